@@ -1,0 +1,239 @@
+"""Profile: what a pass costs, from measured points."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from adaptive_spec.cost.curve import CurveCost
+from adaptive_spec.cost.draft import DraftCost
+from adaptive_spec.step import FloatArray, IntArray
+
+Interpolation = Literal["staircase", "linear"]
+_FILE_KEYS = ("verify_ms_by_tokens", "draft_ms_by_requests", "source")
+
+
+class Profile(CurveCost):
+    """Measured seconds by positions, dips and cliffs kept as measured.
+
+    Parameters
+    ----------
+    positions : sequence of int, length m
+        Positions of the measured passes, rising.
+    seconds : sequence of float, length m
+        Seconds of each.
+    interpolation : {"staircase", "linear"}
+        ``staircase``: a pass is padded to the smallest measured point that holds it, as engines pad to
+        captured graphs. ``linear``: straight between the points, and level below the smallest.
+    staircase_until : int, optional
+        The largest captured graph, one of `positions`: staircase up to it, linear between the points
+        above. The last point if not given. Only for ``staircase``.
+    context_seconds_per_token : float
+        Seconds that each KV token adds to what was measured.
+    draft_cost : DraftCost, optional
+        Free if not given.
+
+    Notes
+    -----
+    Above the last point the line through the last two goes on, level if they fall (a falling line would
+    reach 0); a single point is level everywhere.
+    """
+
+    def __init__(
+        self,
+        positions: Sequence[int] | IntArray,
+        seconds: Sequence[float] | FloatArray,
+        interpolation: Interpolation = "staircase",
+        staircase_until: int | None = None,
+        context_seconds_per_token: float = 0.0,
+        draft_cost: DraftCost | None = None,
+    ) -> None:
+        super().__init__(draft_cost or DraftCost.free(), context_seconds_per_token)
+        if interpolation not in get_args(Interpolation):
+            raise ValueError(f"interpolation is {interpolation!r}; it must be 'staircase' or 'linear'")
+        self.positions, self.seconds = _points(positions, seconds)
+        if staircase_until is not None:
+            if interpolation != "staircase":
+                raise ValueError("staircase_until is only for interpolation 'staircase', not 'linear'")
+            if staircase_until not in self.positions:
+                nearest = self.positions[np.abs(self.positions - staircase_until).argmin()]
+                raise ValueError(
+                    f"staircase_until is {staircase_until}, which was not measured; the nearest point is {nearest}"
+                )
+        self.interpolation: Interpolation = interpolation
+        self.staircase_until = staircase_until
+
+    def curve(self, positions: IntArray) -> FloatArray:
+        """Seconds of a pass over each of `positions` with an empty KV cache."""
+        known, seconds = self.positions, self.seconds
+        count = np.asarray(positions)
+        line = np.interp(count, known, seconds)
+        if self.interpolation == "staircase":
+            step = seconds[np.minimum(np.searchsorted(known, count), len(known) - 1)]
+            until = known[-1] if self.staircase_until is None else self.staircase_until
+            line = np.where(count <= until, step, line)
+        if len(known) > 1:
+            slope = max(0.0, float((seconds[-1] - seconds[-2]) / (known[-1] - known[-2])))
+            line += slope * np.maximum(count - known[-1], 0)
+        return np.asarray(line)
+
+    @classmethod
+    def measure(
+        cls,
+        run: Callable[[int], object],
+        positions: Sequence[int],
+        repeats: int = 5,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        warmup: int = 1,
+        interpolation: Interpolation = "staircase",
+        staircase_until: int | None = None,
+        context_seconds_per_token: float = 0.0,
+        draft_cost: DraftCost | None = None,
+    ) -> Profile:
+        """Time real passes.
+
+        Every round runs each number of positions once, upwards and downwards in turn, so that a machine
+        that slows down meanwhile tilts no part of the curve; each point is the median of its rounds.
+
+        Parameters
+        ----------
+        run : callable
+            ``run(n)`` does a pass over n positions and returns when it is done.
+        positions : sequence of int
+            What to time, rising.
+        repeats, warmup : int
+            Timed rounds, and rounds before them whose times are thrown away.
+        clock : callable
+            Seconds from any origin.
+        """
+        if repeats < 1 or warmup < 0:
+            raise ValueError(f"repeats is {repeats} and warmup {warmup}; they must be at least 1 and at least 0")
+        wanted = _points(positions, [1.0] * len(positions))[0].tolist()
+        taken: dict[int, list[float]] = {n: [] for n in wanted}
+        for cycle in range(warmup + repeats):
+            for n in wanted if cycle % 2 == 0 else reversed(wanted):
+                begin = clock()
+                run(n)
+                if (spent := clock() - begin) >= 0 and cycle >= warmup:
+                    taken[n].append(spent)
+        seconds = [median(taken[n]) if taken[n] else math.nan for n in wanted]
+        for n, value in zip(wanted, seconds, strict=True):
+            if not value > 0:
+                raise ValueError(
+                    f"a pass over {n} positions took {value} s by this clock; it must tick finer than a pass takes"
+                )
+        return cls(wanted, seconds, interpolation, staircase_until, context_seconds_per_token, draft_cost)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The profile as plain lists, numbers and strings."""
+        return {
+            "positions": self.positions.tolist(),
+            "seconds": self.seconds.tolist(),
+            "interpolation": self.interpolation,
+            "staircase_until": self.staircase_until,
+            "context_seconds_per_token": self.context_seconds_per_token,
+            "draft_cost": self.draft_cost.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Profile:
+        """The inverse of :meth:`to_dict`; ValueError names what is unknown, missing or wrong."""
+        known = (
+            "positions",
+            "seconds",
+            "interpolation",
+            "staircase_until",
+            "context_seconds_per_token",
+            "draft_cost",
+        )
+        if unknown := sorted(set(fields) - set(known)):
+            raise ValueError(f"a profile has no {unknown[0]!r}; it has {', '.join(known)}")
+        if missing := [name for name in ("positions", "seconds") if name not in fields]:
+            raise ValueError(f"the profile has no {missing[0]!r}")
+        values = dict(fields)
+        if values.get("draft_cost") is not None:
+            values["draft_cost"] = DraftCost.from_dict(values["draft_cost"])
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: str | Path, staircase_until: int | None = None) -> Profile:
+        """Read a published or measured cost curve.
+
+        Parameters
+        ----------
+        path : str or Path
+            JSON: ``verify_ms_by_tokens`` (milliseconds of a step by its positions), optionally
+            ``draft_ms_by_requests`` (milliseconds of a parallel draft by sequences) and ``source``.
+        staircase_until : int, optional
+            The largest captured graph; see the class.
+
+        Raises
+        ------
+        ValueError
+            If the file isn't of that form; the message names file and key.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: not valid JSON: {error}") from error
+        if not isinstance(content, dict) or "verify_ms_by_tokens" not in content:
+            raise ValueError(f"{path}: must be a JSON object with the key 'verify_ms_by_tokens'")
+        if unknown := sorted(set(content) - set(_FILE_KEYS)):
+            raise ValueError(f"{path}: key {unknown[0]!r} is unknown; known are {', '.join(_FILE_KEYS)}")
+        positions, seconds = _milliseconds(path, content, "verify_ms_by_tokens")
+        try:
+            draft_cost = DraftCost.free()
+            if "draft_ms_by_requests" in content:
+                requests, start = _milliseconds(path, content, "draft_ms_by_requests")
+                none = (0.0,) * len(requests)
+                draft_cost = DraftCost(tuple(requests), idle=none, start=tuple(start), each=none)
+            return cls(positions, seconds, staircase_until=staircase_until, draft_cost=draft_cost)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def __repr__(self) -> str:
+        return (
+            f"Profile({len(self.positions)} points, {self.positions[0]}..{self.positions[-1]} positions, "
+            f"{self.seconds[0] * 1e3:.3g}..{self.seconds[-1] * 1e3:.3g} ms, {self.interpolation})"
+        )
+
+
+def _points(positions: Sequence[int] | IntArray, seconds: Sequence[float] | FloatArray) -> tuple[IntArray, FloatArray]:
+    given = np.asarray(positions)
+    values = np.array(seconds, dtype=float)
+    if given.ndim != 1 or given.shape != values.shape or not given.size:
+        raise ValueError(
+            f"a profile needs as many seconds as positions, and at least one; it has {values.size} and {given.size}"
+        )
+    known = given.astype(np.int64)
+    if not (known == given).all() or known.min() < 1:
+        raise ValueError(f"positions must be whole numbers from 1 up, not {given.tolist()}")
+    if (falls := np.flatnonzero(np.diff(known) <= 0)).size:
+        i = int(falls[0])
+        raise ValueError(
+            f"positions must rise; {known[i + 1]} follows {known[i]}"
+            + (" (a duplicate)" if known[i + 1] == known[i] else "")
+        )
+    if (wrong := np.flatnonzero(~(np.isfinite(values) & (values > 0)))).size:
+        i = int(wrong[0])
+        raise ValueError(f"{values[i]} seconds at {known[i]} positions; seconds must be finite and positive")
+    return known, values
+
+
+def _milliseconds(path: str | Path, content: Mapping[str, Any], key: str) -> tuple[list[int], list[float]]:
+    table = content[key]
+    if not isinstance(table, dict) or not table:
+        raise ValueError(f"{path}: key {key!r} must be an object of milliseconds by whole numbers")
+    try:
+        points = sorted((int(n), float(ms) / 1e3) for n, ms in table.items())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: key {key!r}: {error}; milliseconds by whole numbers are needed") from error
+    return [n for n, _ in points], [s for _, s in points]

@@ -1,0 +1,1 @@
+"""The built-in depth policies, one file each; the core finds them through their entry points."""
