@@ -1,0 +1,270 @@
+"""AcceptanceModel: what a sequence's next drafts are worth, learned online from censored evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from adaptive_spec.evidence import EVIDENCE, EvidenceFeature, EvidenceGrid
+from adaptive_spec.population import PopulationLevel
+from adaptive_spec.sequence_effect import SequenceEffect, average_over_nodes, odds_against_at_nodes
+from adaptive_spec.step import BoolArray, FloatArray, IntArray
+from adaptive_spec.survival import Survival
+
+__all__ = ["EVIDENCE", "AcceptanceModel", "EvidenceFeature", "Survival"]
+
+NOTHING: FloatArray = np.zeros(0)
+RATE_KEPT = 0.95  # the watchdog's rates look back over some twenty steps
+
+
+class AcceptanceModel:
+    """Population and sequence, learned online: ``logit acceptance[i, k] = beta[k, e] + u[i]``.
+
+    A step with v drafts verified and a accepted shows a successes and, if a < v, one failure; of what lies
+    beyond it says nothing. `beta` is the population's level for position k and evidence cell e
+    (:class:`PopulationLevel`), u one number per sequence (:class:`SequenceEffect`) that shares evidence over
+    positions. Levels are moved by the residuals that are left when u is accounted for, averaged over its
+    posterior, which has seen the whole step: the gradient of the marginal likelihood (Fisher's identity).
+    Plain counts would count twice that who survives to position k is a sequence of high u. The model is a
+    logistic regression with a random intercept, fitted recursively.
+
+    Parameters
+    ----------
+    max_depth : int
+        Positions, K.
+    evidence : sequence of EvidenceFeature or str
+        One per evidence column, the most telling first; names of :data:`EVIDENCE` or features of one's own.
+    prior : float
+        Acceptance of a draft before any data, in (0, 1): optimistic, since who stops drafting stops learning.
+    prior_weight : float
+        Observations that the prior weighs.
+    half_life_steps : float
+        Steps in which old data loses half its weight, and an unobserved level half its distance from the prior.
+    correlation : float
+        Of the observations of one cell in one step: n of them weigh n / (1 + (n-1) correlation).
+    forgetting : float
+        Share of its precision that a sequence's u keeps from step to step.
+    sequence_effect : bool
+        Whether there is a u.
+    capacity : int
+        Rows to make room for at first; grows by doubling.
+
+    Raises
+    ------
+    ValueError
+        If a parameter lies outside its range, or a feature is unknown.
+    """
+
+    def __init__(
+        self,
+        max_depth: int,
+        evidence: Sequence[EvidenceFeature | str] = (),
+        *,
+        prior: float = 0.85,
+        prior_weight: float = 20.0,
+        half_life_steps: float = 2000.0,
+        correlation: float = 0.05,
+        forgetting: float = 0.95,
+        sequence_effect: bool = True,
+        capacity: int = 64,
+    ) -> None:
+        for name, value, valid, wanted in (
+            ("max_depth", max_depth, max_depth >= 1, "at least 1"),
+            ("prior", prior, 0.0 < prior < 1.0, "between 0 and 1"),
+            ("prior_weight", prior_weight, prior_weight > 0.0, "positive"),
+            ("half_life_steps", half_life_steps, half_life_steps > 0.0, "positive"),
+            ("correlation", correlation, 0.0 <= correlation <= 1.0, "between 0 and 1"),
+            ("forgetting", forgetting, 0.0 < forgetting <= 1.0, "over 0 and at most 1"),
+            ("capacity", capacity, capacity >= 1, "at least 1"),
+        ):
+            if not valid:
+                raise ValueError(f"{name} must be {wanted}, not {value}")
+        self.max_depth = max_depth
+        self.grid = EvidenceGrid(evidence)
+        features = self.grid.features
+        self.population = PopulationLevel(
+            max_depth,
+            self.grid.size,
+            features[0].bins if features else 1,
+            prior=prior,
+            prior_weight=prior_weight,
+            half_life_steps=half_life_steps,
+            correlation=correlation,
+        )
+        self.effect = SequenceEffect(capacity, forgetting, half_life_steps) if sequence_effect else None
+        self._positions: IntArray = np.arange(max_depth)
+        self._zeros: IntArray = np.zeros(max_depth, dtype=np.int64)
+        self._live: BoolArray = np.zeros(capacity, dtype=np.bool_)
+        self._judged = 0.0
+        self._accepted = 0.0
+        self._expected = 0.0
+
+    @property
+    def evidence(self) -> tuple[EvidenceFeature, ...]:
+        """The features behind the columns of the evidence, in order."""
+        return self.grid.features
+
+    @property
+    def sigma2(self) -> float:
+        """Learned variance of u over sequences; 0 without sequence effect."""
+        return 0.0 if self.effect is None else self.effect.sigma2
+
+    def add(self, row: int) -> None:
+        """A fresh sequence takes this row; ValueError if the row is taken."""
+        if row < 0:
+            raise ValueError(f"row must be at least 0, not {row}")
+        capacity = len(self._live)
+        if row >= capacity:
+            while capacity <= row:
+                capacity *= 2
+            self._live = np.concatenate((self._live, np.zeros(capacity - len(self._live), dtype=np.bool_)))
+            if self.effect is not None:
+                self.effect.grow(capacity)
+        if self._live[row]:
+            raise ValueError(f"row {row} is taken: remove its sequence first")
+        self._live[row] = True
+        if self.effect is not None:
+            self.effect.start(row)
+
+    def remove(self, row: int) -> None:
+        """The sequence of this row is gone; KeyError if there is none."""
+        if not 0 <= row < len(self._live) or not self._live[row]:
+            raise KeyError(f"row {row} has no sequence")
+        self._live[row] = False
+
+    def cells(self, evidence: FloatArray) -> IntArray:
+        """Return the evidence cell of each sequence, shape (B,), from `evidence`, shape (B, F)."""
+        return self.grid.cells(evidence)
+
+    def estimate(self, row: IntArray, cell: IntArray) -> Survival:
+        """Say what the next drafts of the sequences in these rows are worth, with evidence in these cells.
+
+        Parameters
+        ----------
+        row, cell : int array, shape (B,)
+            Live rows, and what :meth:`cells` made of their evidence.
+
+        Returns
+        -------
+        Survival
+            Good until the next :meth:`observe`.
+        """
+        if self.effect is None:
+            return Survival(self.population, cell, None, None)
+        return Survival(self.population, cell, *self.effect.posterior(row))
+
+    def observe(self, row: IntArray, cell: IntArray, verified: IntArray, accepted: IntArray) -> None:
+        """Learn from a step, and age everything by one step.
+
+        Parameters
+        ----------
+        row, cell : int array, shape (B,)
+            Live rows and their cells at the decision; B may be 0.
+        verified, accepted : int array, shape (B,)
+            Drafts judged and drafts kept, ``0 <= accepted <= verified <= max_depth``.
+        """
+        sequences = len(row)
+        judged = np.minimum(accepted + 1, verified)
+        owner: IntArray
+        if sequences == 1:  # spared the bookkeeping of who owns which draft
+            n = int(judged[0])
+            owner = self._zeros[:n]
+            position = self._positions[:n]
+        else:
+            last = judged.cumsum()
+            n = int(last[-1]) if sequences else 0
+            owner = np.arange(sequences).repeat(judged)
+            position = np.arange(n) - (last - judged).take(owner)
+        if n == 0:  # nothing was judged: time has passed, no more
+            if self.effect is not None:
+                self.effect.idle(row)
+            self.population.observe(self._zeros[:0], NOTHING, NOTHING, distinct=True)
+            return
+        success = (position < accepted.take(owner)) * 1.0
+        slot = position * self.grid.size + cell.take(owner)
+        odds_against = self.population.odds_against.take(slot)
+        effect = self.effect
+        if effect is None:
+            expected = 1.0 / (1.0 + odds_against)
+            average = expected
+            curvature = average - average * average
+        else:
+            mean, precision = effect.relax(row)
+            expected = 1.0 / (1.0 + odds_against * np.exp(-mean).take(owner))
+            kept = np.minimum(accepted, verified)
+            gradient = kept - _summed(owner, expected, sequences)
+            information = _summed(owner, expected - expected * expected, sequences)
+            laplace = information + precision
+            offset = gradient / laplace + mean
+            nodes = odds_against_at_nodes(offset, 1.0 / np.sqrt(laplace)).take(owner, axis=1)
+            nodes *= odds_against
+            nodes += 1.0
+            np.reciprocal(nodes, out=nodes)
+            average = average_over_nodes(nodes)
+            nodes *= nodes
+            share = effect.settle(
+                row,
+                (mean, precision),
+                offset,
+                kept - _summed(owner, average, sequences),
+                _summed(owner, average - average_over_nodes(nodes), sequences),
+            )
+            curvature = average - average * average
+            curvature *= share.take(owner)
+            effect.learn_variance(row, gradient + information * mean, information)
+        self.population.observe(slot, success - average, curvature, distinct=sequences == 1)
+        self._judged = RATE_KEPT * self._judged + n
+        self._accepted = RATE_KEPT * self._accepted + float(np.add.reduce(success))
+        self._expected = RATE_KEPT * self._expected + float(np.add.reduce(expected))
+
+    def forget(self) -> None:
+        """Put the population's levels back at the prior: what they were learned from is no more."""
+        self.population.forget()
+
+    def acceptance_rate(self) -> float:
+        """Share of the judged drafts that were accepted, over some twenty steps back (NaN before any)."""
+        return self._accepted / self._judged if self._judged > 0.0 else float("nan")
+
+    def expected_rate(self) -> float:
+        """What :meth:`acceptance_rate` should have been, as predicted before each step was observed."""
+        return self._expected / self._judged if self._judged > 0.0 else float("nan")
+
+    def state(self) -> dict[str, object]:
+        """All that was learned of the population, as numbers, lists and arrays; live sequences are no part of it."""
+        return {
+            "max_depth": self.max_depth,
+            "evidence": self.grid.describe(),
+            "population": self.population.state(),
+            "effect": None if self.effect is None else self.effect.state(),
+            "rates": [self._judged, self._accepted, self._expected],
+        }
+
+    def restore(self, state: dict[str, object]) -> None:
+        """Take over what :meth:`state` returned.
+
+        Raises
+        ------
+        ValueError
+            If it was learned for another depth or other evidence.
+        """
+        if state["max_depth"] != self.max_depth:
+            raise ValueError(
+                f"the saved acceptance is for max_depth {state['max_depth']}, this model's is {self.max_depth}"
+            )
+        if state["evidence"] != self.grid.describe():
+            raise ValueError(
+                f"the saved acceptance is for evidence {state['evidence']}, this model's is {self.grid.describe()}"
+            )
+        self.population.restore(cast("dict[str, object]", state["population"]))
+        effect = cast("dict[str, object] | None", state["effect"])
+        # A model without sequence effect leaves a saved sigma^2 alone, and one with it starts from its own.
+        if self.effect is not None and effect is not None:
+            self.effect.restore(effect)
+        self._judged, self._accepted, self._expected = (float(x) for x in cast("list[float]", state["rates"]))
+
+
+def _summed(owner: IntArray, values: FloatArray, sequences: int) -> FloatArray:
+    """Sum the values of each owner, shape (B,)."""
+    return cast(FloatArray, np.bincount(owner, values, sequences))

@@ -1,0 +1,138 @@
+"""InFlight: the decisions whose outcome or time is still to come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from adaptive_spec.sequence_table import SequenceTable
+from adaptive_spec.step import BoolArray, Decision, IntArray, Outcome, StepView
+
+KEPT = 8  # decisions kept at most; engines have two in flight
+
+
+@dataclass(slots=True)
+class Pending:
+    """What is kept of a decision until its outcome and its time are known.
+
+    Attributes
+    ----------
+    generation, cell : int array, shape (B,)
+        Of each row when it was decided: the sequence table's count, the acceptance model's bucket.
+    removed : int
+        Sequences that had ever been removed when it was decided.
+    answered : bool array, shape (B,)
+        Sequences of which nothing more is to come: their outcome is known, or they were removed.
+    unanswered : int
+        How many others there are.
+    timed : bool
+        Whether the step's time is known.
+    tokens : float
+        Worth that the outcomes so far have shown.
+    """
+
+    decision: Decision
+    view: StepView
+    generation: IntArray
+    cell: IntArray
+    removed: int
+    answered: BoolArray
+    unanswered: int
+    timed: bool = False
+    tokens: float = 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an outcome is still to come."""
+        return self.unanswered > 0
+
+    def answer(self, index: IntArray) -> None:
+        """Mark the sequences at these places as answered."""
+        self.answered[index] = True
+        self.unanswered -= len(index)
+
+
+class InFlight:
+    """Keeps a few decisions by step number, and finds the sequences that an outcome answers.
+
+    Attributes
+    ----------
+    counts : Counter
+        What had to be dropped, by reason.
+    """
+
+    def __init__(self, table: SequenceTable) -> None:
+        self._table = table
+        self._pending: dict[int, Pending] = {}
+        self.counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._pending
+
+    def get(self, step: int) -> Pending | None:
+        """The decision of a step, None if it isn't kept."""
+        return self._pending.get(step)
+
+    def keep(self, decision: Decision, view: StepView, cell: IntArray) -> None:
+        """Keep a decision, in the place of an earlier one for the same step; the oldest goes if there are too many."""
+        sequences = len(view.row)
+        self._pending[decision.step] = Pending(
+            decision,
+            view,
+            self._table.generation[view.row],
+            cell,
+            self._table.removed,
+            np.zeros(sequences, dtype=bool),
+            sequences,
+        )
+        if len(self._pending) > KEPT:
+            oldest = self._pending.pop(next(iter(self._pending)))
+            if oldest.waiting:
+                self.counts["decisions without an outcome"] += 1
+
+    def settle(self, step: int) -> None:
+        """Let a decision go if its outcome and its time are known."""
+        pending = self._pending[step]
+        if pending.timed and not pending.waiting:
+            del self._pending[step]
+
+    def forget(self, row: int) -> None:
+        """Expect no more outcomes of a removed sequence."""
+        for step, pending in list(self._pending.items()):
+            gone = np.flatnonzero((pending.view.row == row) & ~pending.answered)
+            if len(gone):
+                pending.answer(gone)
+                self.settle(step)
+
+    def match(self, outcome: Outcome, pending: Pending) -> tuple[Outcome, IntArray]:
+        """The part of an outcome that answers live sequences of its decision, and their places in it.
+
+        A sequence is answered once; what comes for it again, or for one that is gone, is dropped and counted.
+        """
+        row = self._table.known_rows(outcome.ids)
+        planned = pending.view.row
+        if row.tobytes() == planned.tobytes():  # all of them, in order: what engines do
+            index = np.arange(len(row))
+            if pending.removed == self._table.removed and pending.unanswered == len(row):
+                return outcome, index
+        else:
+            index = self._table.spread(planned, np.arange(len(planned)), -1)[row]
+        keep = index >= 0
+        keep[keep] = self._table.generation[row[keep]] == pending.generation[index[keep]]
+        keep[keep] &= ~pending.answered[index[keep]]
+        if keep.all():
+            return outcome, index
+        self.counts["outcomes of unknown sequences"] += int(np.count_nonzero(~keep))
+        answered = replace(
+            outcome,
+            ids=[id for id, kept in zip(outcome.ids, keep, strict=True) if kept],
+            drafted=outcome.drafted[keep],
+            verified=outcome.verified[keep],
+            accepted=outcome.accepted[keep],
+        )
+        return answered, index[keep]
