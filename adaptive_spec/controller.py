@@ -213,7 +213,17 @@ class Controller:
         for array in arrays:
             array.flags.writeable = False
         row, limit, context, evidence, weight = arrays
-        return StepView(row, limit, context, evidence, weight, view.prefill_tokens, view.sampling_prefills, view.lag)
+        return StepView(
+            row,
+            limit,
+            context,
+            evidence,
+            weight,
+            view.prefill_tokens,
+            view.sampling_prefills,
+            view.lag,
+            view.carried_drafts,
+        )
 
     def _pinned(self, view: StepView) -> IntArray | None:
         """Depth of each pinned sequence, -1 for the others; None if none is pinned."""
@@ -412,4 +422,4 @@ def _without(view: StepView, carried: IntArray) -> StepView:
     is_carried = carried >= 0
     limit = np.where(is_carried, 0, view.limit)
     limit.flags.writeable = False
-    return replace(view, limit=limit, prefill_tokens=view.prefill_tokens + int(carried[is_carried].sum()))
+    return replace(view, limit=limit, carried_drafts=view.carried_drafts + int(carried[is_carried].sum()))

@@ -46,6 +46,8 @@ class StepView:
         Prefills that end in this step, and so yield a token each.
     lag : int
         Positions that the drafter has to catch up on before it can draft (0 for table drafters).
+    carried_drafts : int
+        Drafts that the pass carries whatever is decided: those of pinned sequences, and of probes.
     """
 
     row: IntArray
@@ -56,6 +58,7 @@ class StepView:
     prefill_tokens: int = 0
     sampling_prefills: int = 0
     lag: int = 0
+    carried_drafts: int = 0
 
     @property
     def sequences(self) -> int:
@@ -64,8 +67,8 @@ class StepView:
 
     @property
     def base_positions(self) -> int:
-        """Positions that the pass carries at depth 0: one per decoding sequence, and the prefill's (T0)."""
-        return len(self.row) + self.prefill_tokens
+        """Positions that the pass carries anyway: one per decoding sequence, prefill, carried drafts (T0)."""
+        return len(self.row) + self.prefill_tokens + self.carried_drafts
 
     @cached_property
     def total_context(self) -> float:

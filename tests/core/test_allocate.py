@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from typing import Any
 
@@ -11,86 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_steps import brute_force, check_allocation, close, instance
 
 from adaptive_spec.allocate import allocate
 from adaptive_spec.policy import Allocation
 from adaptive_spec.step import Decision
-
-
-def instance(rng: np.random.Generator, largest: int = 4) -> dict[str, Any]:
-    """A small random step, with every oddity that a real one may have."""
-    sequences, depths = int(rng.integers(1, largest + 1)), int(rng.integers(1, largest + 1))
-    acceptance = rng.uniform(0, 1, (depths, sequences))
-    if rng.random() < 0.3:
-        acceptance = np.round(acceptance * 4) / 4  # equal survivals, and zero tails
-    if rng.random() < 0.2:
-        acceptance[rng.integers(depths) :] = 0.0
-    survival = np.cumprod(acceptance, axis=0).T
-    weight = np.ones(sequences) if rng.random() < 0.5 else rng.choice([0.5, 1.0, 2.0, 3.7], sequences)
-    limit = rng.integers(0, depths + 3, sequences)
-    shape = rng.integers(4)
-    slots = np.arange(sequences * depths + 1)
-    if shape == 0:
-        verify = rng.uniform(0.5, 3.0, len(slots))  # jagged
-    elif shape == 1:
-        verify = 1.0 + 0.4 * (slots // 3) - 0.05 * (slots % 3)  # a staircase that dips along each stair
-    elif shape == 2:
-        verify = 1.0 + rng.uniform(0, 0.6) * slots
-    else:
-        verify = np.ones(len(slots))
-    draft = [
-        np.zeros(depths + 1),
-        np.full(depths + 1, 0.3),
-        rng.uniform(0, 0.5) * np.arange(depths + 1),
-        np.sort(rng.choice([0.0, 0.1, 0.2, 0.5], depths + 1)),
-    ][rng.integers(4)]
-    base_tokens = float(weight.sum()) + int(rng.integers(0, 3))
-    price = None if rng.random() < 0.6 else float(rng.uniform(0.1, 3.0) * base_tokens)
-    return {
-        "survival": survival,
-        "weight": weight,
-        "limit": limit,
-        "base_tokens": base_tokens,
-        "verify_seconds": verify,
-        "draft_seconds": draft,
-        "price": price,
-    }
-
-
-def value(depth: Any, step: dict[str, Any]) -> tuple[float, float, float]:
-    """Objective, worth and seconds of a depth vector, written out plainly."""
-    worth = step["base_tokens"] + sum(
-        step["weight"][i] * step["survival"][i, k] for i, d in enumerate(depth) for k in range(d)
-    )
-    seconds = step["verify_seconds"][sum(depth)] + min(step["draft_seconds"][max(depth) :])
-    price = step["price"]
-    return (worth / seconds if price is None else worth - price * seconds), worth, seconds
-
-
-def brute_force(step: dict[str, Any], levels: list[int] | None = None) -> float:
-    depths = step["survival"].shape[1]
-    allowed = range(depths + 1) if levels is None else [0, *levels]
-    choices = [[d for d in allowed if d <= limit] for limit in step["limit"]]
-    return max(value(depth, step)[0] for depth in itertools.product(*choices))
-
-
-def check_allocation(result: Allocation, step: dict[str, Any]) -> float:
-    """The parts of an allocation agree with each other; returns its objective."""
-    depth = result.depth
-    assert depth.dtype == np.int64
-    assert (depth >= 0).all()
-    assert (depth <= np.minimum(step["limit"], step["survival"].shape[1])).all()
-    objective, worth, seconds = value(depth.tolist(), step)
-    assert result.expected_tokens == pytest.approx(worth, rel=1e-12)
-    assert result.expected_seconds == pytest.approx(seconds, rel=1e-12)
-    assert result.draft_depth is not None
-    assert result.draft_depth >= depth.max()
-    assert step["draft_seconds"][result.draft_depth] == min(step["draft_seconds"][depth.max() :])
-    return objective
-
-
-def close(a: float, b: float, scale: float) -> bool:
-    return abs(a - b) <= 1e-12 * max(abs(a), abs(b), scale)
 
 
 def test_equals_brute_force() -> None:
@@ -124,7 +48,7 @@ def test_larger_steps_equal_the_best_of_every_cap_and_count() -> None:
         verify = np.maximum.accumulate(rng.uniform(1, 1.2, sequences * depths + 1)) * 5
         verify += np.arange(len(verify)) * rng.uniform(0, 0.05) + rng.uniform(0, 0.3, len(verify))
         draft = np.sort(rng.uniform(0, 2, depths + 1))
-        step = {
+        step: dict[str, Any] = {
             "survival": survival,
             "weight": weight,
             "limit": limit,
@@ -317,110 +241,13 @@ def test_tipping_is_computed_once_when_read_and_copies_as_values() -> None:
     copied = copy.deepcopy(result.tipping)
     assert copied is not None
     assert copied == result.tipping
-    assert copied.sentence() == result.tipping.sentence()  # type: ignore[union-attr]
+    assert copied.sentence() == result.tipping.sentence()
     with pytest.raises(AttributeError, match="no attribute 'floors'"):
-        result.tipping.floors  # type: ignore[union-attr]  # noqa: B018
+        result.tipping.floors  # noqa: B018
     decision = Decision(
         step=1, row=np.arange(2), depth=result.depth, draft_depth=1, tipping=result.tipping, survival=survival
     )
     depth = int(result.depth[0])
     said = decision.explain(0)
     assert f"depth {depth}, " in said
-    assert said.endswith(result.tipping.sentence())  # type: ignore[union-attr]
-
-
-# Depth levels
-
-
-def level_sets(depths: int) -> list[list[int]]:
-    return [list(c) for r in range(1, depths + 1) for c in itertools.combinations(range(1, depths + 1), r)]
-
-
-def test_uniform_levels_are_exact() -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(400):
-        step = instance(rng)
-        sets = level_sets(step["survival"].shape[1])
-        levels = sets[rng.integers(len(sets))]
-        vectors = [
-            [max(d for d in [0, *levels] if d <= min(level, limit)) for limit in step["limit"]]
-            for level in [0, *levels]
-        ]
-        best = max(value(depth, step)[0] for depth in vectors)
-        result = allocate(**step, levels=levels, uniform=True)
-        assert result.depth.tolist() in vectors
-        assert close(check_allocation(result, step), best, step["base_tokens"])
-
-
-def test_uniform_without_levels_compares_every_depth() -> None:
-    rng = np.random.default_rng(6)
-    for _ in range(100):
-        step = instance(rng)
-        depths = step["survival"].shape[1]
-        best = max(value([min(d, limit) for limit in step["limit"]], step)[0] for d in range(depths + 1))
-        result = allocate(**step, uniform=True)
-        assert close(check_allocation(result, step), best, step["base_tokens"])
-
-
-def test_mixed_levels_are_near_brute_force() -> None:
-    """Prints the gap of the greedy choice (run with -s); on a straight line there is none."""
-    rng = np.random.default_rng(7)
-    rows = []
-    for name, levels in (("1 2 4", [1, 2, 4]), ("2 4", [2, 4]), ("4", [4]), ("1 3", [1, 3])):
-        for curve in ("line", "stairs", "jagged"):
-            gaps = []
-            for _ in range(60):
-                sequences = int(rng.integers(2, 5))
-                slots = np.arange(sequences * 4 + 1)
-                verify = {
-                    "line": 1.0 + 0.15 * slots,
-                    "stairs": 1.0 + 0.6 * (slots // int(rng.integers(3, 6))),
-                    "jagged": rng.uniform(0.5, 2.5, len(slots)),
-                }[curve]
-                step = {
-                    "survival": np.cumprod(rng.uniform(0.2, 1, (4, sequences)), axis=0).T,
-                    "weight": rng.choice([1.0, 2.0], sequences),
-                    "limit": rng.integers(0, 5, sequences),
-                    "base_tokens": float(sequences),
-                    "verify_seconds": verify,
-                    "draft_seconds": np.zeros(5),
-                    "price": None,
-                }
-                result = allocate(**step, levels=levels)
-                assert set(result.depth.tolist()) <= {0, *levels}
-                gaps.append(1 - check_allocation(result, step) / brute_force(step, levels))
-            rows.append((name, curve, float(np.mean(gaps)), float(np.max(gaps))))
-    print("\nlevels   curve    mean gap   largest")
-    for name, curve, mean, largest in rows:
-        print(f"{name:8} {curve:8} {mean:8.2%} {largest:9.2%}")
-        assert mean <= (1e-12 if curve == "line" else 0.06)
-
-
-def test_mixed_levels_of_every_depth_are_exact() -> None:
-    rng = np.random.default_rng(8)
-    for _ in range(300):
-        step = instance(rng)
-        levels = list(range(1, step["survival"].shape[1] + 1))
-        objective = check_allocation(allocate(**step, levels=levels), step)
-        assert close(objective, brute_force(step), step["base_tokens"])
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.booleans())
-def test_tipping_with_levels(seed: int, uniform: bool) -> None:
-    rng = np.random.default_rng(seed)
-    step = instance(rng)
-    sets = level_sets(step["survival"].shape[1])
-    levels = sets[rng.integers(len(sets))]
-    result = allocate(**step, levels=levels, uniform=uniform)
-    tipping = result.tipping
-    assert tipping is not None
-    within = [max(d for d in [0, *levels] if d <= limit) for limit in step["limit"]]
-    if result.depth.tolist() == within:
-        assert tipping.slots == 0
-        return
-    assert tipping.slots > 0
-    if uniform:
-        assert tipping.tokens <= tipping.required * (1 + 1e-9) + 1e-9
-    elif tipping.tokens > tipping.required * (1 + 1e-9):
-        assert "lie between the depth levels" in tipping.sentence()
+    assert said.endswith(result.tipping.sentence())

@@ -1,0 +1,330 @@
+"""AcceptanceBandit: learns by trial what a draft slot should cost, without any model of the machine."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from adaptive_spec.cost.base import StepCost
+from adaptive_spec.policy import Allocation, DepthPolicy, SurvivalEstimate
+from adaptive_spec.step import Decision, FloatArray, StepTime, StepView
+
+CHEAPEST, DEAREST = 0.03, 0.95  # prices, in tokens a slot
+KNOTS = 11  # batch sizes 1, 2, 4, ..., 1024
+LEVEL_MEAN, LEVEL_SD = -4.0, 3.0  # log seconds of a step: any machine's
+LEVEL_STEP_SD = 0.5  # by which batch sizes differ in it
+ELASTICITY_AT_ONE, ELASTICITY_PER_KNOT = 0.1, 0.06  # a fuller machine has less arithmetic to give away
+ELASTICITY_SD, LOCAL_SD = 0.2, 0.3  # of the whole curve's, and by how much each piece of it differs
+PIECES = np.log([1.0, 1.2, 1.5, 1.85, 2.3, 3.0, 4.0, 5.5, 9.0])  # ends of the curve's pieces, in log growth
+SHAPE_SD = 0.04  # of what an arm's log seconds owe to anything but positions: the draft's depth
+ARM_REACH, KNOT_REACH = 2.0, 1.5  # arms and knots over which these are alike
+NOISE_SD = 0.04  # of a block's mean log seconds, before any was seen
+NOISE_BLOCKS, NOISE_MEMORY = 10.0, 60.0  # that this guess counts for at first; that any count for later
+OUTLIER = 3.0  # deviations to which a surprise is clipped
+TRUST_TOKENS = 2000.0  # realised tokens at which an arm's record weighs as much as the estimate's word
+RECORD_KEPT = 0.995  # of the record, per block
+LEAP = 1.5  # times the positions of any step that was timed: what the next may have
+IN_FLIGHT = 64  # steps remembered while their time is awaited
+
+
+@dataclass(slots=True)
+class _Block:
+    """A few steps at one arm, and what came of those that were timed."""
+
+    arm: int
+    knot: float  # log2 of the batch size
+    planned: int = 0
+    timed: int = 0
+    expected: float = 0.0  # tokens
+    tokens: float = 0.0
+    log_seconds: float = 0.0
+    log_growth: float = 0.0  # positions over those at depth 0
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A decision whose time is awaited; the controller numbers the decision after it was made."""
+
+    decision: Decision
+    block: _Block
+    expected: float
+
+
+class AcceptanceBandit(DepthPolicy):
+    """Tries prices for a draft slot, measures the goodput that each brings, and settles on the best.
+
+    An arm is a price, in tokens a slot. A sequence drafts on as long as the chance that the next draft
+    survives, times its weight, is at least the price: at 0.05 nearly everything is drafted, at 0.6 only
+    what will probably be accepted, and the last arm ("off") nothing. One price for all sequences is what
+    an optimal split has anyway (see `allocate`), so all that is left to learn of a machine is its price.
+    It depends on how full the machine is, and so it is learned by batch size.
+
+    An arm is played for a block of steps, since a single step says too little. The reward is the block's
+    goodput, tokens over measured seconds, with two changes that make it less noisy. The tokens are those
+    that were *expected* of the drafts, times the arm's long-run ratio of realised to expected ones: luck
+    in a few steps is no merit of the arm, being misled about acceptance is. And expected tokens and
+    positions of *every* arm are known before one is chosen, so only the seconds are left to learn.
+
+    What is believed of the log seconds of arm a at batch size b is Gaussian::
+
+        level[b] + curve[b](positions / positions at depth 0) + shape[b, a]
+
+    The curve is made of straight pieces on log paper, whose slopes are nearly free of each other: real
+    machines have stairs and cliffs, and one of them says little about the rest. The shape is small, and
+    learns what an arm's depths cost the drafter. Neighbouring batch sizes are believed to be alike, so one
+    that was never seen begins with what its neighbours taught; between powers of two it interpolates. To
+    choose, one draw from this belief is taken for granted (Thompson sampling): arms that may be best are
+    tried, others soon are not. Old blocks fade. A surprise is clipped, so that one stalled step ruins no
+    arm; and since a leap may end below a cliff, a step gets at most 1.5 times the positions of any step
+    that was timed before.
+
+    The survival that the price is held against is drawn from the posterior as well: what is uncertain is
+    then drafted at times, and found out. Steps that carry prefills, or that were overruled, are played but
+    not learned from: their seconds say little about the price of a slot. Two steps may be in flight.
+
+    A price says what a position is worth and nothing of how deep to draft: where the drafter is so slow that
+    a draft more for anyone costs the whole batch dearly, a fixed depth can beat every price, and
+    `roofline-budget`, which knows the draft's cost, both.
+
+    Source: Thompson (1933); linear contextual bandits (Agrawal and Goyal, "Thompson Sampling for Contextual
+    Bandits with Linear Payoffs", 2013); time-varying Gaussian-process bandits (Bogunovic et al., 2016).
+    BanditSpec (2025) chooses among drafters and depths for a whole batch; here the arms are prices.
+
+    Parameters
+    ----------
+    prices : int
+        Prices tried, on a logarithmic grid from 0.03 to 0.95 tokens a slot; "off" comes on top.
+    block : int
+        Steps at one arm.
+    discount : float
+        What a block still counts for after the next one, in (0, 1]: 0.99 looks back over some 100 blocks.
+    """
+
+    needs_cost = False
+
+    def __init__(self, prices: int = 9, block: int = 4, discount: float = 0.99) -> None:
+        self.prices = prices
+        self.block = block
+        self.discount = discount
+
+    def reset(self, max_depth: int, seed: int) -> None:
+        """Forget everything; ValueError for parameters out of their range."""
+        if self.prices < 2:
+            raise ValueError(f"prices is {self.prices}; there must be 2 or more to choose from")
+        if self.block < 1:
+            raise ValueError(f"block is {self.block}; it must be 1 step or more")
+        if not 0 < self.discount <= 1:
+            raise ValueError(f"discount is {self.discount}; it must be over 0 and at most 1")
+        self.rng_ = np.random.default_rng(seed)
+        self.prices_ = np.append(np.geomspace(CHEAPEST, DEAREST, self.prices), np.inf)
+        self._believe()
+        self.noise_ = NOISE_SD**2  # variance of a block's mean log seconds
+        self.blocks_ = np.zeros((KNOTS, len(self.prices_)), dtype=np.int64)
+        self.realised_ = np.zeros(len(self.prices_))  # tokens, fading
+        self.expected_ = np.zeros(len(self.prices_))
+        self.largest_ = 0  # positions of the largest step that was timed
+        self.ranking_: dict[int, tuple[FloatArray, FloatArray]] = {}  # by knot: log goodput and deviation
+        self._block: _Block | None = None  # being played
+        self._timing: _Block | None = None  # being timed
+        self._played: tuple[_Block, float] | None = None
+        self._awaited: deque[_Awaited] = deque(maxlen=IN_FLIGHT)
+
+    def _believe(self) -> None:
+        """Set up the belief: for each knot the arms' shapes, the level, the elasticity."""
+        arms, knots, pieces = len(self.prices_), np.arange(KNOTS), len(PIECES) - 1
+        self._width = width = arms + 1 + pieces
+        drifting, level = np.zeros((width, width)), np.zeros((width, width))
+        drifting[:arms, :arms] = SHAPE_SD**2 * _alike(np.arange(arms), ARM_REACH)
+        drifting[arms + 1 :, arms + 1 :] = ELASTICITY_SD**2 + LOCAL_SD**2 * np.eye(pieces)
+        level[arms, arms] = 1.0
+        spread = np.kron(_alike(knots, KNOT_REACH), drifting)
+        levels = LEVEL_SD**2 * np.ones((KNOTS, KNOTS)) + LEVEL_STEP_SD**2 * np.eye(KNOTS)
+        self.covariance_ = spread + np.kron(levels, level)
+        prior = np.zeros((KNOTS, width))
+        prior[:, arms] = LEVEL_MEAN
+        prior[:, arms + 1 :] = (ELASTICITY_AT_ONE + ELASTICITY_PER_KNOT * knots)[:, None]
+        self._prior = prior.ravel()
+        self.mean_ = self._prior.copy()
+        # With every block, all but the levels goes a little way back to the prior.
+        keep = np.full((KNOTS, width), math.sqrt(self.discount))
+        keep[:, arms] = 1.0
+        self._keep = keep.ravel()
+        self._keep_both = np.outer(self._keep, self._keep)
+        self._refresh = (1.0 - self.discount) * spread
+
+    # Playing
+
+    def decide(self, view: StepView, acceptance: SurvivalEstimate, cost: StepCost | None) -> Decision:
+        """Choose, and remember the decision until its time is known; see :meth:`DepthPolicy.decide`."""
+        decision = super().decide(view, acceptance, cost)
+        if self._played is not None:
+            self._awaited.append(_Awaited(decision, *self._played))
+        return decision
+
+    def _decide(self, view: StepView, acceptance: SurvivalEstimate, cost: StepCost | None) -> Allocation:
+        self._played = None
+        sequences, weight = view.sequences, view.weight
+        if weight is None:
+            weight = np.ones(sequences)
+        mean = acceptance.mean().T * weight  # [K, B]
+        position = np.arange(len(mean))[:, None]
+        offered = position < view.limit
+        knot = min(math.log2(max(sequences, 1)), KNOTS - 1.0)
+        largest = max(self.largest_, sequences)
+        budget = max(int(LEAP * largest), largest + 1) - sequences
+        block = self._block
+        if block is None or block.planned >= self.block or abs(knot - block.knot) > 0.5:
+            arm = self._choose(knot, mean[offered], budget, sequences, float(weight.sum()))
+            block = self._block = _Block(arm, knot)
+
+        worth = acceptance.sample(self.rng_).T * weight
+        bought = (worth >= self.prices_[block.arm]) & offered
+        depth = bought.sum(axis=0)
+        if int(depth.sum()) > budget:
+            best = np.argsort(-np.where(bought, worth, 0.0), axis=None, kind="stable")[:budget]
+            depth = np.bincount(best % sequences, minlength=sequences)
+        expected = view.base_tokens + float(mean[position < depth].sum())
+        if view.prefill_tokens == 0 and sequences:
+            block.planned += 1
+            self._played = (block, expected)
+        return Allocation(depth, expected_tokens=expected)
+
+    def _choose(self, knot: float, offered: FloatArray, budget: int, sequences: int, base_tokens: float) -> int:
+        """Draw what may be true of every arm's goodput, and take the best arm of the draw."""
+        arms = len(self.prices_)
+        rising = np.sort(offered)
+        brought = np.concatenate(([0.0], rising[::-1].cumsum()))
+        slots = np.minimum(len(rising) - np.searchsorted(rising, self.prices_), budget)
+        ratio = (self.realised_ + TRUST_TOKENS) / (self.expected_ + TRUST_TOKENS)
+        tokens = np.log((base_tokens + brought[slots]) * ratio)
+        growth = np.log1p(slots / max(sequences, 1))
+        seen = np.zeros((arms, len(self.mean_)))  # what each arm's log seconds are made of
+        for start, share in self._parts(knot):
+            seen[np.arange(arms), start + np.arange(arms)] = share
+            seen[:, start + arms] = share
+            seen[:, start + arms + 1 : start + self._width] = share * _through(growth)
+        goodput = tokens - seen @ self.mean_
+        covariance = seen @ self.covariance_ @ seen.T
+        # The arms' common level decides nothing; without it the factor is well conditioned.
+        centre = np.eye(arms) - 1.0 / arms
+        values, vectors = np.linalg.eigh(centre @ covariance @ centre)
+        spread = vectors * np.sqrt(np.maximum(values, 0.0))
+        self.ranking_[round(knot)] = (goodput, np.sqrt((spread**2).sum(axis=1)))
+        return int((goodput + spread @ self.rng_.standard_normal(arms)).argmax())
+
+    def _parts(self, knot: float) -> list[tuple[int, float]]:
+        """Where the state of the knots around this one begins, and their shares in it."""
+        low = int(knot)
+        share = knot - low
+        return [(low * self._width, 1.0 - share)] + ([((low + 1) * self._width, share)] if share else [])
+
+    # Learning
+
+    def observe_time(self, time: StepTime) -> AcceptanceBandit:
+        """Add a step's seconds to its block, and learn from the block when it is complete."""
+        found = next((step for step in self._awaited if step.decision.step == time.step), None)
+        if found is None:
+            return self
+        self._awaited.remove(found)
+        decision, block = found.decision, found.block
+        sequences = len(decision.depth)
+        as_planned = time.sequences == sequences and time.positions <= sequences + int(decision.depth.sum())
+        if decision.decided_by != "policy" or not as_planned or not time.step_seconds > 0:
+            return self
+        if self._timing is not None and self._timing is not block:
+            self._learn(self._timing)  # the rest of it got no time
+        self._timing = block
+        self.largest_ = max(self.largest_, time.positions)
+        block.timed += 1
+        block.expected += found.expected
+        block.tokens += time.tokens if time.tokens > 0 else found.expected
+        block.log_seconds += math.log(time.step_seconds)
+        block.log_growth += math.log(time.positions / sequences)
+        if block.timed == self.block:
+            self._learn(block)
+            self._timing = None
+        return self
+
+    def _learn(self, block: _Block) -> None:
+        """One step of a Kalman filter on the block's mean log seconds."""
+        arm, arms = block.arm, len(self.prices_)
+        self.realised_ *= RECORD_KEPT
+        self.expected_ *= RECORD_KEPT
+        self.realised_[arm] += block.tokens
+        self.expected_[arm] += block.expected
+        self.blocks_[round(block.knot), arm] += 1
+        self.covariance_ *= self._keep_both
+        self.covariance_ += self._refresh
+        self.mean_ = self._prior + self._keep * (self.mean_ - self._prior)
+
+        growth = _through(np.array(block.log_growth / block.timed))
+        index: list[int] = []
+        parts: list[FloatArray] = []
+        for start, share in self._parts(block.knot):
+            index += [start + arm, *range(start + arms, start + self._width)]
+            parts.append(share * np.concatenate(([1.0, 1.0], growth)))
+        seen = np.concatenate(parts)
+        with_all = seen @ self.covariance_[index]  # covariance of the observation with the state
+        known = float(with_all[index] @ seen)
+        noise = self.noise_ * self.block / block.timed
+        surprise = block.log_seconds / block.timed - float(self.mean_[index] @ seen)
+        bound = OUTLIER * math.sqrt(known + noise)
+        surprise = min(max(surprise, -bound), bound)
+        if known < 10 * noise:  # else it tells of the machine, not of the noise
+            excess = (surprise**2 - known) * block.timed / self.block
+            weight = 1.0 / min(NOISE_BLOCKS + float(self.blocks_.sum()), NOISE_MEMORY)
+            self.noise_ += weight * (max(excess, 0.01 * self.noise_) - self.noise_)
+        self.mean_ += with_all * (surprise / (known + noise))
+        self.covariance_ -= np.outer(with_all, with_all / (known + noise))
+
+    def state(self) -> dict[str, object]:
+        """The belief, the noise and the arms' records."""
+        return {name: getattr(self, name) for name in (*_LEARNED_ARRAYS, "noise_", "largest_")}
+
+    def restore(self, state: dict[str, object]) -> None:
+        """Take over what :meth:`state` returned; ValueError when it was learned with other prices."""
+        arrays = {}
+        for name in _LEARNED_ARRAYS:
+            own, saved = getattr(self, name), np.asarray(state.get(name))
+            if saved.shape != own.shape:
+                raise ValueError(
+                    f"saved {name} has shape {saved.shape}, not {own.shape}: it was learned with other prices"
+                )
+            arrays[name] = saved.astype(own.dtype)
+        noise, largest = state.get("noise_"), state.get("largest_")
+        if not isinstance(noise, (int, float)) or not isinstance(largest, (int, np.integer)):
+            raise ValueError(f"saved noise_ and largest_ must be numbers, not {noise!r} and {largest!r}")
+        for name, array in arrays.items():
+            setattr(self, name, array)
+        self.noise_, self.largest_ = float(noise), int(largest)
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        if not getattr(self, "ranking_", None):
+            return text
+        lines = [text, f"{'batch':>6} {'price':>6} {'tokens/s':>9} {'sd':>6} {'blocks':>7}"]
+        for knot, (goodput, deviation) in sorted(self.ranking_.items()):
+            for arm in np.argsort(-goodput, kind="stable"):
+                price = f"{self.prices_[arm]:.2f}" if arm < self.prices else "off"
+                lines.append(
+                    f"{2**knot:>6} {price:>6} {math.exp(goodput[arm]):>9,.1f} {deviation[arm]:>6.1%} "
+                    f"{self.blocks_[knot, arm]:>7}"
+                )
+        return "\n".join(lines)
+
+
+_LEARNED_ARRAYS = ("mean_", "covariance_", "realised_", "expected_", "blocks_")
+
+
+def _alike(place: np.ndarray, reach: float) -> FloatArray:
+    """Correlations that fall off with distance, as a bell."""
+    return np.asarray(np.exp(-0.5 * ((place[:, None] - place) / reach) ** 2))
+
+
+def _through(growth: FloatArray) -> FloatArray:
+    """How far a log growth reaches into each piece of the curve, [..., pieces]; the last goes on for ever."""
+    ends = np.append(PIECES[1:-1], np.inf)
+    return np.clip(growth[..., None], PIECES[:-1], ends) - PIECES[:-1]
