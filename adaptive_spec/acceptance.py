@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 
+from adaptive_spec.batch_of_one import observe_one
 from adaptive_spec.evidence import EVIDENCE, EvidenceFeature, EvidenceGrid
 from adaptive_spec.population import PopulationLevel
 from adaptive_spec.sequence_effect import SequenceEffect, average_over_nodes, odds_against_at_nodes
@@ -16,6 +17,7 @@ from adaptive_spec.survival import Survival
 __all__ = ["EVIDENCE", "AcceptanceModel", "EvidenceFeature", "Survival"]
 
 NOTHING: FloatArray = np.zeros(0)
+NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
 RATE_KEPT = 0.95  # the watchdog's rates look back over some twenty steps
 
 
@@ -94,8 +96,6 @@ class AcceptanceModel:
             correlation=correlation,
         )
         self.effect = SequenceEffect(capacity, forgetting, half_life_steps) if sequence_effect else None
-        self._positions: IntArray = np.arange(max_depth)
-        self._zeros: IntArray = np.zeros(max_depth, dtype=np.int64)
         self._live: BoolArray = np.zeros(capacity, dtype=np.bool_)
         self._judged = 0.0
         self._accepted = 0.0
@@ -165,23 +165,23 @@ class AcceptanceModel:
         verified, accepted : int array, shape (B,)
             Drafts judged and drafts kept, ``0 <= accepted <= verified <= max_depth``.
         """
+        if len(row) == 1:
+            self._observe_one(row.item(), cell.item(), verified.item(), accepted.item())
+        else:
+            self._observe_many(row, cell, verified, accepted)
+
+    def _observe_many(self, row: IntArray, cell: IntArray, verified: IntArray, accepted: IntArray) -> None:
         sequences = len(row)
         judged = np.minimum(accepted + 1, verified)
-        owner: IntArray
-        if sequences == 1:  # spared the bookkeeping of who owns which draft
-            n = int(judged[0])
-            owner = self._zeros[:n]
-            position = self._positions[:n]
-        else:
-            last = judged.cumsum()
-            n = int(last[-1]) if sequences else 0
-            owner = np.arange(sequences).repeat(judged)
-            position = np.arange(n) - (last - judged).take(owner)
+        last = judged.cumsum()
+        n = int(last[-1]) if sequences else 0
         if n == 0:  # nothing was judged: time has passed, no more
             if self.effect is not None:
                 self.effect.idle(row)
-            self.population.observe(self._zeros[:0], NOTHING, NOTHING, distinct=True)
+            self.population.observe(NOWHERE, NOTHING, NOTHING)
             return
+        owner: IntArray = np.arange(sequences).repeat(judged)
+        position = np.arange(n) - (last - judged).take(owner)
         success = (position < accepted.take(owner)) * 1.0
         slot = position * self.grid.size + cell.take(owner)
         odds_against = self.population.odds_against.take(slot)
@@ -214,10 +214,24 @@ class AcceptanceModel:
             curvature = average - average * average
             curvature *= share.take(owner)
             effect.learn_variance(row, gradient + information * mean, information)
-        self.population.observe(slot, success - average, curvature, distinct=sequences == 1)
-        self._judged = RATE_KEPT * self._judged + n
-        self._accepted = RATE_KEPT * self._accepted + float(np.add.reduce(success))
-        self._expected = RATE_KEPT * self._expected + float(np.add.reduce(expected))
+        self.population.observe(slot, success - average, curvature)
+        self._rate(n, float(np.add.reduce(success)), float(np.add.reduce(expected)))
+
+    def _observe_one(self, row: int, cell: int, verified: int, accepted: int) -> None:
+        judged = min(accepted + 1, verified)
+        if judged == 0:
+            if self.effect is not None:
+                self.effect.idle(np.array([row]))
+            self.population.observe(NOWHERE, NOTHING, NOTHING)
+        else:
+            kept = min(accepted, verified)
+            self._rate(judged, kept, observe_one(self.population, self.effect, row, cell, judged, kept))
+
+    def _rate(self, judged: int, accepted: float, expected: float) -> None:
+        """Keep what the running rates are made of."""
+        self._judged = RATE_KEPT * self._judged + judged
+        self._accepted = RATE_KEPT * self._accepted + accepted
+        self._expected = RATE_KEPT * self._expected + expected
 
     def forget(self) -> None:
         """Put the population's levels back at the prior: what they were learned from is no more."""

@@ -239,17 +239,15 @@ def _exact(step: _Step) -> _Choice:
 
 
 def _exact_one(step: _Step, best: _Choice) -> _Choice:
-    """One sequence's slots are in order already, and their number is its depth."""
-    count = step.count
-    total = np.empty(count + 1)
-    total[0] = step.base_tokens
-    total[1:] = step.worth[:count, 0]
-    np.cumsum(total, out=total)
-    values = step.objectives(total, step.verify[: count + 1] + step.draft[: count + 1])
-    depth = int(values.argmax())
-    if depth == 0:
-        return best
-    return _Choice(depth, float(values[depth]), float(total[depth]), np.array([depth]))
+    """One sequence's slots are in order already, and their number is its depth; plain floats beat numpy here."""
+    seconds = step.verify[: step.count + 1].tolist()
+    tokens = step.base_tokens
+    for depth, worth in enumerate(step.worth[: step.count, 0].tolist(), start=1):
+        tokens += worth
+        value = step.objective(tokens, seconds[depth] + step.draft[depth])
+        if not value <= best.objective:  # a NaN is taken up too, to be refused
+            best = _Choice(depth, value, tokens, np.array([depth]))
+    return best
 
 
 def _checked(levels: Sequence[int] | None, depths: int) -> list[int]:

@@ -92,6 +92,11 @@ class Controller:
     # ---------------------------------------------------------------- sequences
 
     @property
+    def evidence(self) -> tuple[str, ...]:
+        """Names of the evidence columns that a view must have, in order."""
+        return tuple(feature.name for feature in self.acceptance.evidence)
+
+    @property
     def counts(self) -> Counter[str]:
         """What had to be dropped, by reason: outcomes and times of unknown steps or sequences."""
         return self._in_flight.counts
@@ -209,10 +214,9 @@ class Controller:
             weight = np.ones(batch)
         np.maximum(limit, 0, out=limit)
         # Read-only, so that a policy that scribbles on its view is caught as a fault.
-        arrays = [view.row.view(), limit, view.context.view(), view.evidence.view(), weight.view()]
-        for array in arrays:
+        row, context, evidence, weight = view.row.view(), view.context.view(), view.evidence.view(), weight.view()
+        for array in (row, limit, context, evidence, weight):
             array.flags.writeable = False
-        row, limit, context, evidence, weight = arrays
         return StepView(
             row,
             limit,

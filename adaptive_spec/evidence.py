@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,8 @@ class EvidenceGrid:
         if len(set(names)) < len(names):
             raise ValueError(f"evidence features must have different names, not {', '.join(names)}")
         self.size = math.prod(feature.bins for feature in self.features)
+        self._edges = [feature.edges for feature in self.features]
+        self._bins = [feature.bins for feature in self.features]
         stride = self.size // (self.features[0].bins if self.features else 1)
         column: list[int] = []
         threshold: list[float] = []
@@ -106,8 +109,16 @@ class EvidenceGrid:
             )
         if not len(self._column):
             return np.zeros(len(evidence), dtype=np.int64)
+        if len(evidence) == 1:
+            return np.array([self._cell_of_one(evidence[0].tolist())])
         reached = evidence.take(self._column, axis=1) >= self._threshold
         return (reached.astype(np.float32) @ self._weight).astype(np.int64)
+
+    def _cell_of_one(self, values: list[float]) -> int:
+        cell = 0
+        for value, edges, bins in zip(values, self._edges, self._bins, strict=True):
+            cell = cell * bins + (bisect_right(edges, value) if value == value else 0)  # NaN equals nothing
+        return cell
 
     def describe(self) -> list[list[object]]:
         """Names and edges of the features, as plain lists: what a saved state is compared by."""

@@ -130,7 +130,7 @@ class Fallback:
         if not len(depth):
             return
         # As unsigned numbers, negative depths are huge: one comparison finds both kinds of fault.
-        if not (depth.astype(np.uint64) <= view.limit.view(np.uint64)).all():
+        if not np.less_equal(depth.astype(np.uint64), view.limit.view(np.uint64)).all():
             if depth.min() < 0:
                 raise PolicyFault(f"chose a negative depth ({int(depth.min())})", "negative depth")
             i = int(np.argmax(depth > view.limit))

@@ -54,6 +54,10 @@ class PopulationLevel:
         The levels.
     odds_against : float array, shape (K, C)
         exp(-beta), kept beside it so that an estimate needs no exponentials of (sequence, position).
+    curvature : float array, shape (K, C)
+        Fisher information of the data behind each level.
+    seen : int array, shape (K, C)
+        Step in which each level was last observed.
     """
 
     def __init__(
@@ -79,20 +83,20 @@ class PopulationLevel:
         self.swept = 0
         self.beta = np.full(self.shape, self.prior_beta)
         self.odds_against = np.exp(-self.beta)
-        self._curvature = np.zeros(self.shape)
-        self._seen = np.zeros(self.shape, dtype=np.int64)
+        self.curvature = np.zeros(self.shape)
+        self.seen = np.zeros(self.shape, dtype=np.int64)
         self._anchor = np.full(self.shape, self.prior_beta)
 
     def sd(self) -> FloatArray:
         """Posterior standard deviation of each level, shape (K, C), the anchor's weight counted."""
-        sd: FloatArray = 1.0 / np.sqrt(self._curvature + self.anchor_curvature)
+        sd: FloatArray = 1.0 / np.sqrt(self.curvature + self.anchor_curvature)
         return sd
 
     def idle_steps(self) -> IntArray:
         """Steps since each level was last observed, shape (K, C)."""
-        return self.step - self._seen
+        return self.step - self.seen
 
-    def observe(self, slot: IntArray, gradient: FloatArray, information: FloatArray, distinct: bool) -> None:
+    def observe(self, slot: IntArray, gradient: FloatArray, information: FloatArray) -> None:
         """Take one Newton step per observed level, and age all levels by one step.
 
         Parameters
@@ -103,33 +107,32 @@ class PopulationLevel:
             Its residual: accepted (0 or 1) minus the expected acceptance.
         information : float array, shape (N,)
             Its curvature, q (1 - q).
-        distinct : bool
-            Whether no slot is there twice, as when one sequence is observed.
         """
         self.step += 1
         if len(slot):
-            if distinct:
-                self._newton(slot, 1.0, gradient, information)
-            else:
-                size = self.beta.size
-                counts = np.bincount(slot, minlength=size)
-                seen = counts.nonzero()[0]
-                count = counts.take(seen)
-                weight = 1.0 / (1.0 + (count - 1) * self.correlation)
-                self._newton(
-                    seen,
-                    count * weight,
-                    np.bincount(slot, gradient, size).take(seen) * weight,
-                    np.bincount(slot, information, size).take(seen) * weight,
-                )
+            size = self.beta.size
+            counts = np.bincount(slot, minlength=size)
+            seen = counts.nonzero()[0]
+            count = counts.take(seen)
+            weight = 1.0 / (1.0 + (count - 1) * self.correlation)
+            self._newton(
+                seen,
+                count * weight,
+                np.bincount(slot, gradient, size).take(seen) * weight,
+                np.bincount(slot, information, size).take(seen) * weight,
+            )
+        self.sweep_if_due()
+
+    def sweep_if_due(self) -> None:
+        """Sweep at every step at first, and at every sixteenth once the model has settled."""
         if self.step - self.swept >= min(SWEEP_STEPS, 1 + self.step // 8):
             self.sweep()
 
-    def _newton(self, seen: IntArray, n: FloatArray | float, gradient: FloatArray, information: FloatArray) -> None:
+    def _newton(self, seen: IntArray, n: FloatArray, gradient: FloatArray, information: FloatArray) -> None:
         """Move the levels `seen` by their gradients: sums over n observations, as n weighs."""
         # Views, since all tables are C-contiguous.
         beta_table, odds_table = self.beta.ravel(), self.odds_against.ravel()
-        curvature_table = self._curvature.ravel()
+        curvature_table = self.curvature.ravel()
         curvature = curvature_table[seen]
         # Far from its goal a Newton step with the curvature of the start overshoots, most of all down from an
         # optimistic prior. The curvature half-way between what was expected and what was seen brakes it.
@@ -144,25 +147,25 @@ class PopulationLevel:
         beta_table[seen] = beta
         odds_table[seen] = np.exp(-beta)
         curvature_table[seen] = curvature + information
-        self._seen.ravel()[seen] = self.step
+        self.seen.ravel()[seen] = self.step
 
     def sweep(self) -> None:
         """Discount old data, that of long unobserved levels faster, and re-anchor every level on coarser ones."""
         depth, cells = self.shape
         prior, lean = self.prior_curvature, self.anchor_curvature
         # In natural parameters (curvature times level) data adds up, and the anchor's share comes off.
-        data = (self._curvature + lean) * self.beta - lean * self._anchor
+        data = (self.curvature + lean) * self.beta - lean * self._anchor
         passed = self.step - self.swept
-        idle = (self.step - self._seen) / self.half_life_steps
+        idle = (self.step - self.seen) / self.half_life_steps
         before = np.maximum(idle - passed / self.half_life_steps, 0.0)
         keep = np.exp2(before * before - idle * idle - passed / self.half_life_steps)
         data *= keep
-        self._curvature *= keep
+        self.curvature *= keep
         fade = np.exp2(-idle * idle)
         if cells > 1:
             fine = (depth, self.coarse, cells // self.coarse)
             coarse_data = data.reshape(fine).sum(axis=2)
-            coarse_curvature = self._curvature.reshape(fine).sum(axis=2)
+            coarse_curvature = self.curvature.reshape(fine).sum(axis=2)
             anchor = coarse_data.sum(axis=1, keepdims=True) + prior * self.prior_beta
             anchor /= coarse_curvature.sum(axis=1, keepdims=True) + prior
             if 1 < self.coarse < cells:
@@ -170,7 +173,7 @@ class PopulationLevel:
                 anchor = anchor.repeat(cells // self.coarse, axis=1)
             self._anchor = self.prior_beta + fade * (anchor - self.prior_beta)
         data += lean * self._anchor
-        data /= self._curvature + lean
+        data /= self.curvature + lean
         self.beta = np.clip(data, -LOGIT_LIMIT, LOGIT_LIMIT, out=data)
         self.odds_against = np.exp(-self.beta)
         self.swept = self.step
@@ -179,9 +182,9 @@ class PopulationLevel:
         """Put every level back at the prior."""
         self.beta = np.full(self.shape, self.prior_beta)
         self.odds_against = np.exp(-self.beta)
-        self._curvature = np.zeros(self.shape)
+        self.curvature = np.zeros(self.shape)
         self._anchor = np.full(self.shape, self.prior_beta)
-        self._seen = np.full(self.shape, self.step, dtype=np.int64)
+        self.seen = np.full(self.shape, self.step, dtype=np.int64)
         self.swept = self.step
 
     def state(self) -> dict[str, object]:
@@ -190,8 +193,8 @@ class PopulationLevel:
             "step": self.step,
             "swept": self.swept,
             "beta": self.beta.copy(),
-            "curvature": self._curvature.copy(),
-            "seen": self._seen.copy(),
+            "curvature": self.curvature.copy(),
+            "seen": self.seen.copy(),
             "anchor": self._anchor.copy(),
         }
 
@@ -204,6 +207,6 @@ class PopulationLevel:
         self.step, self.swept = int(state["step"]), int(state["swept"])  # type: ignore[call-overload]
         self.beta = tables["beta"].astype(np.float64)
         self.odds_against = np.exp(-self.beta)
-        self._curvature = tables["curvature"].astype(np.float64)
-        self._seen = tables["seen"].astype(np.int64)
+        self.curvature = tables["curvature"].astype(np.float64)
+        self.seen = tables["seen"].astype(np.int64)
         self._anchor = tables["anchor"].astype(np.float64)

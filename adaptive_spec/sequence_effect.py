@@ -164,13 +164,31 @@ class SequenceEffect:
                 common = float(np.add.reduce(residual)) / total * (1.0 - 1.0 / n)
                 residual = residual - common * information
         past = self._past.take(row, axis=1)
-        self._products = self._discount * self._products + float(residual.dot(past[0]))
-        self._squares = self._discount * self._squares + float(information.dot(past[1]))
+        products, squares = float(residual.dot(past[0])), float(information.dot(past[1]))
         past[0] += residual
         past[1] += information
         past *= self.forgetting
         self._past[0, row] = past[0]
         self._past[1, row] = past[1]
+        self._estimate(products, squares)
+
+    def relax_one(self, row: int) -> tuple[float, float]:
+        """What :meth:`relax` gives for one row, in plain floats."""
+        kept = max(self.precision.item(row), 1.0 / self.sigma2) * self.forgetting
+        precision = kept + (1.0 - self.forgetting) / self.sigma2
+        return kept / precision * self.offset.item(row), precision
+
+    def learn_variance_of_one(self, row: int, residual: float, information: float) -> None:
+        """What :meth:`learn_variance` does for one row, in plain floats."""
+        past_residual, past_information = self._past.item(0, row), self._past.item(1, row)
+        self._past[0, row] = (past_residual + residual) * self.forgetting
+        self._past[1, row] = (past_information + information) * self.forgetting
+        self._estimate(residual * past_residual, information * past_information)
+
+    def _estimate(self, products: float, squares: float) -> None:
+        """Take in one step's products of residuals, and of information, with the past's."""
+        self._products = self._discount * self._products + products
+        self._squares = self._discount * self._squares + squares
         estimate = (self._products + VARIANCE_PRIOR_WEIGHT * VARIANCE_START) / (self._squares + VARIANCE_PRIOR_WEIGHT)
         # The logistic curve flattens: an offset of variance s moves acceptance as one of s / (1 + pi s / 8)
         # would along its tangent (MacKay's approximation), so the estimate is stretched back.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adaptive_spec.batch_of_one import survival_of_one
 from adaptive_spec.population import PopulationLevel
 from adaptive_spec.sequence_effect import average_over_nodes, odds_against_at_nodes
 from adaptive_spec.step import FloatArray, IntArray
@@ -42,8 +43,17 @@ class Survival:
     def mean(self) -> FloatArray:
         """Mean of the product over u's posterior, by three Gauss-Hermite nodes; computed once."""
         if self._mean is None:
-            self._mean = self._integrate(self._population.odds_against.take(self._cell, axis=1))
+            if len(self._cell) == 1:
+                self._mean = self._mean_of_one()
+            else:
+                self._mean = self._integrate(self._population.odds_against.take(self._cell, axis=1))
         return self._mean
+
+    def _mean_of_one(self) -> FloatArray:
+        odds_against = self._population.odds_against[:, self._cell.item()].tolist()
+        if self._offset is None or self._sd is None:
+            return survival_of_one(odds_against, None, 0.0, SURVIVAL_FLOOR).T
+        return survival_of_one(odds_against, self._offset.item(), self._sd.item(), SURVIVAL_FLOOR).T
 
     def upper(self) -> FloatArray:
         """The mean if every level lay 1.64 posterior standard deviations higher than it is believed to."""

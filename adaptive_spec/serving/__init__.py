@@ -1,0 +1,1 @@
+"""Continuous batching without torch: sequences, paged KV accounting and the step scheduler."""
