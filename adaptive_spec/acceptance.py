@@ -18,6 +18,7 @@ __all__ = ["EVIDENCE", "AcceptanceModel", "EvidenceFeature", "Survival"]
 
 NOTHING: FloatArray = np.zeros(0)
 NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
+MANY = 64
 RATE_KEPT = 0.95  # the watchdog's rates look back over some twenty steps
 
 
@@ -213,7 +214,8 @@ class AcceptanceModel:
             )
             curvature = average - average * average
             curvature *= share.take(owner)
-            effect.learn_variance(row, gradient + information * mean, information)
+            if sequences < MANY or self.population.step % 4 == 0:  # many sequences show sigma^2 soon enough
+                effect.learn_variance(row, gradient + information * mean, information)
         self.population.observe(slot, success - average, curvature)
         self._rate(n, float(np.add.reduce(success)), float(np.add.reduce(expected)))
 

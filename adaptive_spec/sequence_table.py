@@ -77,16 +77,18 @@ class SequenceTable:
 
     def rows(self, ids: Iterable[SequenceId]) -> IntArray:
         """Rows of known sequences, shape (B,); ValueError names an unknown one."""
-        table = self._row
         try:
-            return np.array([table[id] for id in ids], dtype=np.int64)
+            return np.fromiter(map(self._row.__getitem__, ids), np.int64)
         except KeyError as error:
             raise ValueError(f"sequence {error.args[0]!r} is unknown; add it first") from None
 
     def known_rows(self, ids: Iterable[SequenceId]) -> IntArray:
         """Rows of sequences, shape (B,), with -1 where the id is unknown."""
-        get = self._row.get
-        return np.array([get(id, -1) for id in ids], dtype=np.int64)
+        try:
+            return np.fromiter(map(self._row.__getitem__, ids), np.int64)
+        except KeyError:
+            get = self._row.get
+            return np.array([get(id, -1) for id in ids], dtype=np.int64)
 
     def spread(self, row: IntArray, value: IntArray | BoolArray, fill: int) -> IntArray:
         """An array over all rows that holds `value` at `row` and `fill` elsewhere; its last place is for row -1."""

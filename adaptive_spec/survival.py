@@ -93,7 +93,8 @@ class Survival:
             factors = odds_against[:, None, :] * nodes  # [K, 3, B]
             factors += 1.0
             np.reciprocal(factors, out=factors)
-            np.multiply.accumulate(factors, axis=0, out=factors)
+            for k in range(1, len(factors)):  # a third of multiply.accumulate's time
+                np.multiply(factors[k], factors[k - 1], out=factors[k])
             product = average_over_nodes(factors.swapaxes(0, 1))
         np.maximum(product, SURVIVAL_FLOOR, out=product)
         return product.T

@@ -137,8 +137,6 @@ class ServingLoop:
         self.runner = runner
         self.clock = clock
         self.observer = observer
-        # How old a sequence is the loop knows itself; it stands last, behind what the runner knows of its offers.
-        self._with_age = "age" in controller.evidence
         self._begun: set[int] = set()  # sequences that the runner knows
 
     def __len__(self) -> int:
@@ -206,7 +204,7 @@ class ServingLoop:
             return None, 0, 0.0
         began = self.clock()
         count, evidence, lag = self.runner.offers(step.decoding, step.limit)
-        if self._with_age:
+        if "age" in self.controller.evidence:  # known here; it stands last, behind what the runner knows
             evidence = np.column_stack((evidence, [text.num_output_tokens for text in step.decoding]))
         offer_seconds = self.clock() - began
         view = StepView(
