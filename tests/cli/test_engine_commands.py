@@ -1,0 +1,194 @@
+"""`generate` and `bench` on a real engine with a tiny model: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_spec.cli import main
+
+pytest.importorskip("torch")
+
+ENGINE = ["--dtype", "float32", "--num-kv-blocks", "256"]
+
+
+def run_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    code = main([*arguments, "--json"])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and the one line on stderr."""
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line for line in err.splitlines() if "warning" not in line.lower()]
+    assert len(lines) == 1, err
+    return code, lines[0]
+
+
+def test_generate_tells_text_depths_and_speed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["generate", "a bad cab, a bad cab, a b", "--model", str(tiny_model), "--max-tokens", "40", *ENGINE]
+    document = run_json([*arguments, "--policy", "fixed:4"], capsys)
+    (answer,) = document["answers"]
+    assert 1 <= answer["tokens"] <= 40
+    assert document["tokens"] == answer["tokens"]
+    assert len(answer["depth"]) == len(answer["accepted"])
+    assert answer["tokens"] <= 1 + sum(answer["accepted"]) + len(answer["depth"])
+    assert max(answer["depth"]) <= 4
+    assert sum(answer["depth"]) > 0, "this text repeats itself"
+    without = run_json([*arguments, "--policy", "none"], capsys)["answers"][0]
+    assert without["text"] == answer["text"], "speculation never changes the text"
+    assert set(without["depth"]) <= {0}
+
+
+def test_generate_answers_every_prompt_of_a_file(
+    tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["generate", "--file", str(prompt_file), "--model", str(tiny_model), "--max-tokens", "12", *ENGINE]
+    document = run_json(arguments, capsys)
+    assert len(document["answers"]) == 6
+    assert [answer["prompt"][0] for answer in document["answers"]] == list("abcdef")
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert out.count("--- ") == 6
+    assert out.splitlines()[-1].startswith("roofline-budget: ")
+    assert "\x1b" not in out, "no colours where nobody looks"
+
+
+def test_generate_samples_by_seed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def text(seed: int) -> str:
+        arguments = ["generate", "a bad cab", "--model", str(tiny_model), "--max-tokens", "30", "--no-chat"]
+        arguments += ["--temperature", "1.0", "--seed", str(seed), *ENGINE]
+        answer: str = run_json(arguments, capsys)["answers"][0]["text"]
+        return answer
+
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(4)}) > 1
+
+
+def test_bench_compares_policies(tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "--file", str(prompt_file), "--model", str(tiny_model), "--max-tokens", "20", *ENGINE]
+    arguments += ["--concurrency", "1,3", "--policies", "none,fixed:2,roofline-budget", "--rounds", "2"]
+    document = run_json([*arguments, "--num-prompts", "5"], capsys)
+    assert document["setting"]["num_prompts"] == {"all": 5}
+    results = document["results"]
+    assert [(row["concurrency"], row["policy"]) for row in results] == [
+        (level, policy) for level in (1, 3) for policy in ("none", "fixed:2", "roofline-budget")
+    ]
+    for row in results:
+        assert row["rounds"] == len(row["decode_tokens_per_second_by_round"]) == 2
+        assert row["drafted"] >= row["verified"] >= row["accepted"]
+        assert row["decode_tokens_per_second"] > 0
+        assert row["best_fixed"] in ("none", "fixed:2")
+        # Every answer has 20 tokens, the first of which comes with the prefill; the last step may emit more
+        # than is kept, so steps times length is at least the other 19.
+        assert row["acceptance_length"] >= 1
+        if row["policy"] == "none":
+            assert row["drafted"] == 0
+            assert row["ratio_to_reference"]["value"] == 1
+        if row["policy"] == "fixed:2":
+            assert row["drafted"] > 0
+    assert set(document["geometric_mean_decode_tokens_per_second"]["all"]) == {"none", "fixed:2", "roofline-budget"}
+
+
+def test_bench_by_category_prints_a_table_each(
+    tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "--file", str(prompt_file), "--model", str(tiny_model), "--max-tokens", "8", *ENGINE]
+    arguments += ["--concurrency", "2", "--policies", "none,fixed:2", "--rounds", "1", "--by-category", "--warm"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "a, 2 in flight, 1 round" in out
+    assert "b, 2 in flight, 1 round" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        (["--max-tokens", "0"], 2, "max_tokens"),
+        (["--temperature", "-1"], 2, "temperature"),
+        (["--temperature", "nan"], 2, "temperature"),
+        (["--top-p", "0"], 2, "top_p"),
+        (["--policy", "fixd:3"], 2, "no policy is called 'fixd'"),
+        (["--drafter", "psychic"], 2, "there are corpus_ngram"),
+        (["--drafter-arg", "table"], 2, "write KEY=VALUE"),
+        (["--drafter-arg", "tabel=x.npz", "--drafter", "corpus_ngram"], 2, "did you mean 'table'?"),
+        (["--drafter-arg", "table=missing.npz", "--drafter", "corpus_ngram"], 1, "missing.npz"),
+        (["--tuning", "missing.yaml"], 1, "missing.yaml: can't be read"),
+        (["--model", "./missing.gguf"], 1, "missing.gguf"),
+        (["--dtype", "float12"], 1, "float12"),
+        (["--num-kv-blocks", "1", "--max-tokens", "200"], 1, "KV"),
+        (["--max-model-len", "8"], 1, "model's length"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(
+    change: list[str], code: int, said: str, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["generate", "a bad cab, a bad cab", "--model", str(tiny_model), *ENGINE, *change]
+    got, line = refused(arguments, capsys)
+    assert said in line
+    assert got == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give either a PROMPT or --file"),
+        (["  "], "the prompt is empty"),
+        (["x", "--file", "y.txt"], "give either a PROMPT or --file"),
+    ],
+)
+def test_wrong_use_of_generate(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = refused(["generate", *arguments], capsys)
+    assert code == 2
+    assert said in line
+
+
+def test_files_that_are_not_what_they_should_be(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("caf\xe9".encode("latin-1"))
+    code, line = refused(["generate", "--file", str(latin), "--model", str(tiny_model)], capsys)
+    assert code == 1
+    assert line == f"adaptive-spec: {latin}: is not UTF-8 text (byte 3); save it as UTF-8"
+
+    corrupt = tmp_path / "corrupt"
+    shutil.copytree(tiny_model, corrupt)
+    weights = corrupt / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    code, line = refused(["generate", "a cab", "--model", str(corrupt), *ENGINE], capsys)
+    assert code == 1
+    assert "corrupt" in line
+
+    (corrupt / "config.json").write_text('{"architectures": ["MambaForCausalLM"], "model_type": "mamba"}')
+    code, line = refused(["generate", "a cab", "--model", str(corrupt), *ENGINE], capsys)
+    assert code == 1
+    assert "mamba" in line.lower()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--concurrency", "0"], "--concurrency 0"),
+        (["--concurrency", "a"], "--concurrency a"),
+        (["--rounds", "0"], "--rounds 0"),
+        (["--rounds", "many"], "--rounds many"),
+        (["--policies", ","], "--policies is empty"),
+        (["--policies", "none,nothing"], "no policy is called 'nothing'"),
+    ],
+)
+def test_wrong_use_of_bench(
+    change: list[str], said: str, prompt_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, line = refused(["bench", "--file", str(prompt_file), *change], capsys)
+    assert code == 2
+    assert said in line

@@ -1,0 +1,86 @@
+"""`adaptive-spec validate` and the command line's exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adaptive_spec.cli import main
+from adaptive_spec.config import TuningConfig
+
+
+def test_a_valid_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text("max_depth: 4\npolicy: {name: fixed, depth: 2}\n")
+    assert main(["validate", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{path}: valid, fixed up to depth 4\n"
+    assert err == ""
+
+
+def test_show_prints_a_whole_tuning_that_reads_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text("max_depth: 5")
+    assert main(["validate", str(path), "--show"]) == 0
+    assert TuningConfig.parse(capsys.readouterr().out) == TuningConfig.load(path)
+
+
+def test_mistakes_are_told_line_by_line_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text("max_depht: 4\nguard:\n  margin: 2\n")
+    assert main(["validate", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, second = err.splitlines()
+    assert first.startswith(f"{path}:1: max_depht: unknown key; did you mean 'max_depth'?")
+    assert second.startswith(f"{path}:3: guard.margin: must be less than 1")
+
+
+def test_json_tells_of_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("seed: 3")
+    bad.write_bytes(b"\xff")
+    assert main(["validate", str(good), str(bad), str(tmp_path / "none.yaml"), "--json"]) == 1
+    first, second, third = json.loads(capsys.readouterr().out)
+    assert first["valid"]
+    assert first["tuning"]["seed"] == 3
+    assert not second["valid"]
+    assert "is not UTF-8" in second["errors"][0]
+    assert "can't be read" in third["errors"][0]
+
+
+def test_validating_loads_no_torch(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text("policy: {name: acceptance-bandit}")
+    code = (
+        "import sys; from adaptive_spec.cli import main\n"
+        f"code = main(['validate', {str(path)!r}])\n"
+        "sys.exit(code or int(bool({'torch', 'numba', 'transformers'} & set(sys.modules))))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["validate"], ["validate", "--nonsense"], ["bench"], ["generate", "--max-tokens", "many", "x"]],
+)
+def test_wrong_use_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["validate", "generate", "bench"])
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Examples:" in out
+    assert f"adaptive-spec {command}" in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("adaptive-spec ")
