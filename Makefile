@@ -3,10 +3,11 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# The plain name may bring a CUDA build of several gigabytes; this release is what the tests run on. For the
-# CPU build: make demo PIP_FLAGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple"
+# The release that the tests run on. On Linux its default build brings CUDA, several gigabytes; PIP_FLAGS takes
+# pip's options for another index, such as PyTorch's for the CPU build (see pytorch.org/get-started).
 TORCH ?= torch==2.13.0
 PIP_FLAGS ?=
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
@@ -29,7 +30,7 @@ types: $(VENV)/.test
 	cd $(VENV)/typed && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p adaptive_spec
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

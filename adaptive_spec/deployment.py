@@ -12,9 +12,12 @@ from adaptive_spec.acceptance import AcceptanceModel
 from adaptive_spec.config import CostConfig, TuningConfig
 from adaptive_spec.controller import Controller
 from adaptive_spec.cost import DraftCost, ModelGeometry, Online, Profile, Roofline, StepCost, hardware
+from adaptive_spec.cost.factor import LOCAL_DEVIATION
 from adaptive_spec.explore import Ledger
 from adaptive_spec.fallback import Fallback
 from adaptive_spec.guard import Guard, Watchdog
+
+MEASURED_DEVIATION = 0.15  # in logs: what a profile, measured on this machine, may be off along the curve
 
 
 def make_controller(
@@ -115,4 +118,7 @@ def make_cost(
             config.smoothing_share,
             draft_cost=draft_cost,
         )
-    return Online(base, memory_steps=config.online.memory_steps) if config.online.enabled else base
+    if not config.online.enabled:
+        return base
+    deviation = LOCAL_DEVIATION if config.source == "roofline" else MEASURED_DEVIATION
+    return Online(base, memory_steps=config.online.memory_steps, local_deviation=deviation)

@@ -20,6 +20,11 @@ logger = logging.getLogger(__name__)
 # blocks to see a 30 % loss, one for 30 % alone would never see 1 %.
 EFFECTS = (0.01, 0.03, 0.1, 0.3)
 
+# A wrong switch to on is soon noticed, and costs no more than what the trials cost that would prevent it.
+TRIAL_ERROR_RATE = 0.1
+
+CONFIRMING_STEPS = 3  # off-steps in a row before speculation is switched off
+
 NO_DEPTH = np.zeros(1, dtype=np.int64)
 LOSS_KEPT = 0.997  # per step; half is left after some 230 steps
 
@@ -62,7 +67,9 @@ class Guard:
     the cost model's ``V(T0) + Dr(0)`` times one scale, pooled over all loads, that off-steps measure. Steps
     that speculate are compared in blocks with the off-seconds of the same tokens; each block's
     log(goodput on / goodput off) feeds a bank of CUSUM tests. While on, off-steps keep the scale fresh;
-    while off, single on-steps make up trial blocks. Both are paid from the exploration ledger.
+    while off, single on-steps make up trial blocks. Both are paid from the exploration ledger. What is
+    known of off may be old, so before it switches off the guard measures a few off-steps in a row, which cost
+    nothing if the test was right.
 
     Parameters
     ----------
@@ -107,6 +114,7 @@ class Guard:
         self.on = True
         self.switches = 0
         self._test = SequentialTest(error_rate)
+        self._trial_test = SequentialTest(TRIAL_ERROR_RATE)
         self._block = _Block(block_steps)
         self._log_scale = 0.0  # log of measured over modelled seconds of an off-step
         self._off_steps = 0
@@ -118,10 +126,16 @@ class Guard:
         self._backoff = 16
         self._loss = 0.0  # tokens that a speculating step loses against off, running
         self._paid = 0.0  # for the trial under way
+        self._confirming = 0  # off-steps still to come before a switch to off
+        self._on_y = 0.0  # log ratio of the block that asked for it
+        self._reference: tuple[StepView, float] | None = None  # its last step, and the off-seconds it was judged by
+        self._slower: list[float] = []  # logs of confirming off-steps over those seconds
         self._changed: deque[float] = deque(maxlen=max_switches_per_minute)
 
     def verdict(self, view: StepView, cost: StepCost, goodput: float) -> Verdict:
         """Say whether this step may speculate; `goodput` (tokens per second) prices an off-step."""
+        if self._confirming:
+            return Verdict(False, "off-step", "the guard makes sure before it switches off")
         if self.on:
             if self._since_off >= self._interval:
                 price = max(goodput * self._off_seconds(view, cost) - view.base_tokens, 0.0)
@@ -148,6 +162,9 @@ class Guard:
         off = self._off_seconds(view, cost)
         if not speculated:
             ratio = math.log(seconds / off)
+            if self._confirming and self._reference is not None:
+                judged_by, known = self._reference
+                self._confirm(ratio + math.log(self._off_seconds(judged_by, cost) / known))
             self._off_steps += 1
             # One stalled step moves the scale no further than a 25 % one would.
             self._log_scale += max(0.02, 1.0 / (1 + self._off_steps)) * min(max(ratio, -0.25), 0.25)
@@ -161,7 +178,24 @@ class Guard:
             self._paid = loss
         y = self._block.add(seconds / off, time.tokens / view.base_tokens, off)
         if y is not None:
-            self._judge(y)
+            self._judge(y, view, off)
+
+    def _confirm(self, slower: float) -> None:
+        """Take one of the off-steps that decide whether speculation is switched off.
+
+        `slower` is the log of how much longer it took than the block's off-seconds would have it; by that,
+        speculation is better than the block said.
+        """
+        self._slower.append(slower)
+        self._confirming -= 1
+        if self._confirming:
+            return
+        middle = sorted(self._slower)[len(self._slower) // 2]
+        self._slower = []
+        if self._on_y + middle < -self.margin:
+            self._switch(False, self._on_y + middle)
+        else:
+            self._test.reset()
 
     def _off_seconds(self, view: StepView, cost: StepCost) -> float:
         """Seconds of this step at depth 0: the model's, corrected by what off-steps showed."""
@@ -169,8 +203,8 @@ class Guard:
         draft = float(cost.draft(NO_DEPTH, view.sequences, view.lag)[0])
         return (verify + draft) * math.exp(self._log_scale)
 
-    def _judge(self, y: float) -> None:
-        """Take one block's log(goodput on / goodput off)."""
+    def _judge(self, y: float, view: StepView, off: float) -> None:
+        """Take one block's log(goodput on / goodput off); its last step, `view`, would take `off` seconds off."""
         if math.isfinite(self._last_y):
             # Successive differences: a level far from zero is no noise. The floor below keeps a quiet
             # clock's first blocks from being taken for certainty.
@@ -179,17 +213,18 @@ class Guard:
         variance = max(self._variance, 0.02**2)
         if self.on:
             if self._test.add(-y - self.margin, variance):
-                self._switch(False, y)
+                if self._may_change(1):
+                    self._confirming, self._on_y, self._reference = CONFIRMING_STEPS, y, (view, off)
                 return
             # The surer the gain, the rarer the off-steps, down to a floor that sees drift.
             sure = y > 0.1 and not self._test.statistic.any()
             self._interval = min(self._interval * 2, 512) if sure else max(self._interval // 2, 32)
-        elif self._test.add(y, variance):
+        elif self._trial_test.add(y, variance):
             self._switch(True, y)
         elif y <= 0:  # else promising: go on trying without a wait
             self._wait = self._backoff
             self._backoff = min(self._backoff * 2, 512)
-            self._test.reset()
+            self._trial_test.reset()
 
     def _may_change(self, changes: int) -> bool:
         now = self.clock()
@@ -203,6 +238,7 @@ class Guard:
         self.switches += 1
         self._changed.append(self.clock())
         self._test.reset()
+        self._trial_test.reset()
         self._last_y = math.nan
         self._backoff = 16
         self._interval = 32

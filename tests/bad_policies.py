@@ -69,4 +69,3 @@ class BadPolicy(DepthPolicy):
         if self.kind == "observe" and self.asked % self.every == 0:
             raise RuntimeError("can't learn")
         return self
-

@@ -30,7 +30,7 @@ def drafts_of(rng: np.random.Generator) -> tuple[int, int]:
 
 
 def verify(rng: np.random.Generator, drafts: tuple[int, ...]) -> tuple[int, int]:
-    """Verify drafts by the ratio rule (Leviathan et al. 2023); return the first token emitted and the number accepted."""
+    """Verify drafts by the ratio rule (Leviathan et al. 2023); the first token emitted, and the number accepted."""
     for k, token in enumerate(drafts):
         p, q = TARGET[drafts[:k]], DRAFT[drafts[:k]]
         p_token, q_token = (p, q) if token == A else (1 - p, 1 - q)
@@ -72,7 +72,8 @@ def first_tokens(controller: Controller, sequences: int, steps: int, seed: int, 
         controller.observe_time(
             StepTime(
                 decision.step, positions, sequences, 0, decision.draft_depth,
-                tokens=float(sequences + accepted.sum()), verify_seconds=seconds, draft_seconds=0.0, step_seconds=seconds,
+                tokens=float(sequences + accepted.sum()),
+                verify_seconds=seconds, draft_seconds=0.0, step_seconds=seconds,
             )
         )  # fmt: skip
     return tokens

@@ -95,7 +95,8 @@ class World:
             controller.observe_time(
                 StepTime(
                     decision.step, positions, self.sequences, int(view.context.sum()), decision.draft_depth,
-                    tokens=float(emitted.sum()), verify_seconds=verify, draft_seconds=draft, step_seconds=verify + draft,
+                    tokens=float(emitted.sum()),
+                    verify_seconds=verify, draft_seconds=draft, step_seconds=verify + draft,
                 )
             )  # fmt: skip
             self.age += emitted

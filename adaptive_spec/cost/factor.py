@@ -19,7 +19,7 @@ _NODES_PER_OCTAVE = 5  # above, nodes 15 % apart: a kink half-way between two co
 # over _REACH e-folds of positions. Of the values tried on curves with knee and slope wrong by 3 x, these
 # had the smallest error after 200 steps; smoother ones smear a kink, rougher ones follow the noise.
 _LEVEL_DEVIATION = 1.0
-_LOCAL_DEVIATION = 0.8
+LOCAL_DEVIATION = 0.8
 _REACH = 2.0
 
 _FORGET_EVERY = 16  # forgetting is applied in batches of observations, to save time
@@ -75,6 +75,9 @@ class CurveFactor:
         Standard deviation of an observation's log to begin with.
     memory_steps : float
         Observations over which the factor may change by its noise.
+    local_deviation : float
+        Standard deviation, before any observation, of the log factor along the curve, beside that of its
+        level: how far knee and slope may be from where they are believed to be.
 
     Attributes
     ----------
@@ -83,13 +86,15 @@ class CurveFactor:
     nodes : float array, shape (n,)
     """
 
-    def __init__(self, largest: int, noise: float, memory_steps: float) -> None:
+    def __init__(
+        self, largest: int, noise: float, memory_steps: float, local_deviation: float = LOCAL_DEVIATION
+    ) -> None:
         self.memory_steps = memory_steps
         self.surprises = Surprises(noise)
         self.observed = 0
         self.nodes = _nodes(largest)
         self._node_list: list[float] = self.nodes.tolist()
-        self._prior = _prior(self.nodes)
+        self._prior = _prior(self.nodes, local_deviation)
         self._log = np.zeros(len(self.nodes))
         self._covariance = self._prior.copy()
         self._room = np.empty_like(self._prior)  # for products as large as the covariance
@@ -198,7 +203,7 @@ def _nodes(largest: int) -> FloatArray:
     return np.unique(np.concatenate([np.arange(1.0, _DENSE_UNTIL + 1), np.round(above), [float(largest)]]))
 
 
-def _prior(nodes: FloatArray) -> FloatArray:
+def _prior(nodes: FloatArray, local_deviation: float) -> FloatArray:
     """Prior covariance of the log factors at the nodes."""
     apart = np.abs(np.subtract.outer(np.log(nodes), np.log(nodes)))
-    return np.asarray(_LEVEL_DEVIATION**2 + _LOCAL_DEVIATION**2 * np.exp(-apart / _REACH))
+    return np.asarray(_LEVEL_DEVIATION**2 + local_deviation**2 * np.exp(-apart / _REACH))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from adaptive_spec.cost.base import StepCost
-from adaptive_spec.cost.factor import CurveFactor, ScalarFactor, numbers
+from adaptive_spec.cost.factor import LOCAL_DEVIATION, CurveFactor, ScalarFactor, numbers
 from adaptive_spec.cost.surprise import NOISE_RANGE
 from adaptive_spec.step import FloatArray, IntArray, StepTime
 
@@ -32,6 +32,10 @@ class Online(StepCost):
         Relative noise of a step's seconds to begin with; it is learned.
     memory_steps : float
         Steps over which the curve may change by its noise; more is steadier, less follows faster.
+    local_deviation : float
+        How far the base's knee and slope may be off, in logs: by a factor of 3 where it is a computed curve;
+        less where it was measured. Where it is small, a phase in which the whole machine is slow is not
+        taken for a fact about the one number of positions that was visited then.
 
     Notes
     -----
@@ -45,7 +49,10 @@ class Online(StepCost):
         largest_positions: int = 16384,
         noise: float = 0.05,
         memory_steps: float = 100.0,
+        local_deviation: float = LOCAL_DEVIATION,
     ) -> None:
+        if not (math.isfinite(local_deviation) and local_deviation > 0):
+            raise ValueError(f"local_deviation is {local_deviation}; it must be finite and over 0")
         if largest_positions < _LEAST_LARGEST:
             raise ValueError(f"largest_positions is {largest_positions}; it must be at least {_LEAST_LARGEST}")
         if not NOISE_RANGE[0] <= noise <= NOISE_RANGE[1]:
@@ -56,7 +63,8 @@ class Online(StepCost):
         self.largest_positions = largest_positions
         self.noise = noise
         self.memory_steps = memory_steps
-        self._curve = CurveFactor(largest_positions, noise, memory_steps)
+        self.local_deviation = local_deviation
+        self._curve = CurveFactor(largest_positions, noise, memory_steps, local_deviation)
         self._idle = ScalarFactor(noise, memory_steps)  # drafting at depth 0
         self._deeper = ScalarFactor(noise, memory_steps)
         self._axis: FloatArray = np.zeros(0)  # 0.0, 1.0, ..., to be sliced

@@ -1,0 +1,65 @@
+"""Make the frozen table of a benchmark: the model's own answers to all prompts that the benchmark does not use.
+
+    python -m adaptive_spec.experiments.corpus_table code.jsonl chat.jsonl --table table.npz
+    adaptive-spec bench --file code.jsonl --file chat.jsonl --drafter corpus_ngram --drafter-arg table=table.npz
+
+The benchmark's set is the one that `adaptive-spec bench` takes with the same files, number and seed; neither
+its prompts nor its answers are in the table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adaptive_spec.cli.failure import CommandError
+from adaptive_spec.cli.prompts import Prompt, mix, read_prompts
+
+
+def outside(files: list[list[Prompt]], count: int, seed: int) -> list[Prompt]:
+    """The prompts that the benchmark's set leaves over, each text once, without any text that the set holds."""
+    held_out = {prompt.text for prompt in mix(files, count, seed)}
+    left = {prompt.text: prompt for prompts in files for prompt in prompts if prompt.text not in held_out}
+    return list(left.values())
+
+
+def main(
+    file: Annotated[list[Path], typer.Argument(help="Files of prompts, as `adaptive-spec bench` takes them.")],
+    table: Annotated[Path, typer.Option(help="The file to write.")],
+    num_prompts: Annotated[int, typer.Option(min=1, help="Size of the benchmark's set.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="The benchmark's.")] = 0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every answer.")] = 128,
+    model: Annotated[str, typer.Option(help="As `adaptive-spec generate` takes it.")] = "smollm2",
+    order: Annotated[int, typer.Option(min=1, help="Tokens in the table's longest contexts.")] = 4,
+) -> None:
+    """Answer the other prompts and learn a table from prompts and answers."""
+    try:
+        prompts = outside([read_prompts(path) for path in file], num_prompts, seed)
+        if not prompts:
+            raise CommandError("every prompt is in the benchmark's set; give more of them, or a smaller --num-prompts")
+        from adaptive_spec.config import TuningConfig
+        from adaptive_spec.engine.drafters.ngram_table import NgramTable
+        from adaptive_spec.engine.llm import LLM
+        from adaptive_spec.engine.sampling_params import SamplingParams
+
+        llm = LLM(model, drafter=None, tuning=TuningConfig(mode="off"), max_num_seqs=32)
+        conversations = [[{"role": "user", "content": prompt.text}] for prompt in prompts]
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        outputs = llm.chat(conversations, params, progress=True)
+        learned = NgramTable.learn(
+            [output.prompt_token_ids + output.outputs[0].token_ids for output in outputs],
+            llm.model.config.vocab_size,
+            llm.tokenizer.fingerprint,
+            order,
+        )
+        learned.save(table)
+    except (CommandError, OSError, ValueError) as error:
+        typer.echo(f"corpus_table: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{table}: {len(learned):,} contexts out of {len(prompts)} prompts and their answers")
+
+
+if __name__ == "__main__":
+    typer.run(main)
