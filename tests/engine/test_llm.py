@@ -66,7 +66,9 @@ def test_statistics_add_up(llm):
 
 def test_prompts_may_be_tokens_or_one_string(llm):
     text = llm.generate("abc", GREEDY)[0]
-    assert llm.generate([0, 1, 2], GREEDY)[0].outputs == text.outputs
+    tokens = llm.generate([0, 1, 2], GREEDY)[0]
+    assert tokens.outputs[0].token_ids == text.outputs[0].token_ids
+    assert tokens.outputs[0].text == text.outputs[0].text
     assert llm.generate([[0, 1, 2]], GREEDY)[0].outputs[0].text == text.outputs[0].text
     assert llm.generate([], GREEDY) == []
 
