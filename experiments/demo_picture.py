@@ -34,30 +34,32 @@ def draw(document: dict[str, Any], picture: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "adaptive-spec"  # the same result gives the same file
     from matplotlib import pyplot
 
-    strips = document["strips"]
-    policies = document["policies"]
+    together = document["settings"][-1]
+    strips = together["strips"]
     steps = max(len(strip["depth"]) for strip in strips)
     depth = np.full((len(strips), steps), np.nan)
     for row, strip in zip(depth, strips, strict=True):
         row[: len(strip["depth"])] = strip["depth"]
 
-    figure, (heat, bars) = pyplot.subplots(1, 2, figsize=(11, 3.8), width_ratios=(2.6, 1), layout="constrained")
+    figure, (heat, bars) = pyplot.subplots(1, 2, figsize=(11, 3.8), width_ratios=(2.2, 1), layout="constrained")
     colours = pyplot.get_cmap("viridis").with_extremes(bad="white")
     image = heat.imshow(depth, aspect="auto", interpolation="nearest", cmap=colours, vmin=0)
     heat.set_yticks(range(len(strips)), [strip["category"] for strip in strips])
     heat.set_xlabel("step")
-    heat.set_title("Depth of every sequence at every step", loc="left")
+    heat.set_title(f"Depth of every sequence at every step, {together['concurrency']} at once", loc="left")
     figure.colorbar(image, ax=heat, label="draft tokens verified", pad=0.01)
 
-    names = [row["policy"] for row in policies]
-    speeds = [row["decode_tokens_per_second"] for row in policies]
-    low = [row["decode_tokens_per_second"] - row["decode_tokens_per_second_min"] for row in policies]
-    high = [row["decode_tokens_per_second_max"] - row["decode_tokens_per_second"] for row in policies]
-    adaptive = ["tab:green" if row["policy"] == names[-1] else "tab:gray" for row in policies]
-    bars.barh(names, speeds, xerr=(low, high), color=adaptive, error_kw={"elinewidth": 1})
+    names = [row["policy"] for row in together["policies"]]
+    place = np.arange(len(names))
+    for i, (setting, colour) in enumerate(zip(document["settings"], ("tab:green", "tab:gray"), strict=True)):
+        ratios = [row["ratio_to_reference"]["value"] for row in setting["policies"]]
+        label = "one at a time" if setting["concurrency"] == 1 else f"{setting['concurrency']} at once"
+        bars.barh(place + 0.4 * i - 0.2, ratios, height=0.38, color=colour, label=label)
+    bars.axvline(1.0, color="black", linewidth=0.8)
+    bars.set_yticks(place, names)
     bars.invert_yaxis()
-    bars.set_xlabel("decode tokens/s (median; lines: slowest and fastest round)", fontsize=8)
-    bars.set_title(f"{len(strips)} sequences at once", loc="left")
+    bars.set_xlabel("decode speed, times no speculation")
+    bars.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
     for side in ("top", "right"):
         bars.spines[side].set_visible(False)
     picture.parent.mkdir(parents=True, exist_ok=True)

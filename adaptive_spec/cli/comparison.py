@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,12 +63,15 @@ class Comparison:
         Each policy's fixed depth: 0 for none, None for policies that choose.
     runs : dict
         Each policy's runs, one a round.
+    goodput : str
+        The property of a run that decides.
     """
 
     concurrency: int
     category: str
     depths: dict[str, int | None]
     runs: dict[str, list[PolicyRun]] = field(default_factory=dict)
+    goodput: Literal["decode_tokens_per_second", "full_tokens_per_second"] = "decode_tokens_per_second"
 
     @property
     def rounds(self) -> int:
@@ -102,8 +105,8 @@ class Comparison:
         return max(fixed, key=lambda policy: median(self.goodputs(policy)), default=None)
 
     def goodputs(self, policy: str) -> list[float]:
-        """Decode tokens per second, one a round."""
-        return [run.decode_tokens_per_second for run in self.runs[policy]]
+        """Tokens per second that decide, one a round."""
+        return [getattr(run, self.goodput) for run in self.runs[policy]]
 
     def ratio(self, policy: str, other: str) -> Ratio:
         """Decode goodput of one policy over another's."""
@@ -128,6 +131,7 @@ class Comparison:
             "decode_tokens_per_second": median(goodputs),
             "decode_tokens_per_second_min": min(goodputs),
             "decode_tokens_per_second_max": max(goodputs),
+            "full_batch_tokens_per_second": median(run.full_tokens_per_second for run in runs),
             "end_to_end_tokens_per_second": median(run.tokens_per_second for run in runs),
             "tpot_p50_ms": 1e3 * float(np.percentile(tpot, 50)) if len(tpot) else None,
             "tpot_p95_ms": 1e3 * float(np.percentile(tpot, 95)) if len(tpot) else None,

@@ -30,6 +30,9 @@ class PolicyRun:
         Of the whole run, prefills included.
     decode_tokens, decode_seconds : int, float
         Of the steps that carried no prefill.
+    full_tokens, full_seconds : int, float
+        Of those of these steps in which every place was taken: as in a server whose queue never empties. At the
+        end of a run the slowest sequences go on alone, whatever the others gained.
     tpot_seconds : list of float
         Of each request: seconds from its first to its last token, over its tokens less one.
     sequence_steps : int
@@ -44,6 +47,8 @@ class PolicyRun:
     seconds: float = 0.0
     decode_tokens: int = 0
     decode_seconds: float = 0.0
+    full_tokens: int = 0
+    full_seconds: float = 0.0
     tpot_seconds: list[float] = field(default_factory=list)
     sequence_steps: int = 0
     drafted: int = 0
@@ -57,6 +62,11 @@ class PolicyRun:
         if not self.decode_seconds:
             return self.tokens_per_second
         return self.decode_tokens / self.decode_seconds
+
+    @property
+    def full_tokens_per_second(self) -> float:
+        """Goodput of the steps that carried no prefill and had every place taken; of all without if none had."""
+        return self.full_tokens / self.full_seconds if self.full_seconds else self.decode_tokens_per_second
 
     @property
     def tokens_per_second(self) -> float:
@@ -100,6 +110,9 @@ def run_policy(
         if report.prefill_tokens == 0:
             run.decode_tokens += report.num_tokens
             run.decode_seconds += report.time.step_seconds
+            if len(report.sequences) == concurrency:
+                run.full_tokens += report.num_tokens
+                run.full_seconds += report.time.step_seconds
         run.sequence_steps += len(report.sequences)
         run.drafted += int(report.drafted.sum())
         run.verified += int(report.verified.sum())

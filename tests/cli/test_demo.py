@@ -28,14 +28,16 @@ def test_the_demo_and_its_picture(long_model: Path, tmp_path: Path, capsys: pyte
     settings = {"max_tokens": 12, "rounds": 1, "max_seconds": 1, "model": str(long_model), "dtype": "float32"}
     demo.main(**settings, as_json=True)
     document = json.loads(capsys.readouterr().out)
-    assert [row["policy"] for row in document["policies"]] == list(demo.POLICIES)
-    assert len(document["strips"]) == len(demo.demo_prompts())
-    for strip, prompt in zip(document["strips"], demo.demo_prompts(), strict=True):
-        assert strip["prompt"] == prompt.text
-        # 12 tokens: one from the prefill, then each step's accepted drafts and one more, the last step's cut.
-        steps, accepted = len(strip["depth"]), sum(strip["accepted"])
-        assert steps + accepted - strip["accepted"][-1] <= 11 <= steps + accepted
-        assert all(0 <= a <= d <= 8 for d, a in zip(strip["depth"], strip["accepted"], strict=True))
+    assert [setting["concurrency"] for setting in document["settings"]] == [1, 12]
+    for setting in document["settings"]:
+        assert [row["policy"] for row in setting["policies"]] == list(demo.POLICIES)
+        assert len(setting["strips"]) == len(demo.demo_prompts())
+        for strip, prompt in zip(setting["strips"], demo.demo_prompts(), strict=True):
+            assert strip["prompt"] == prompt.text
+            # 12 tokens: one from the prefill, then each step's accepted drafts and one more, the last step's cut.
+            steps, accepted = len(strip["depth"]), sum(strip["accepted"])
+            assert steps + accepted - strip["accepted"][-1] <= 11 <= steps + accepted
+            assert all(0 <= a <= d <= 8 for d, a in zip(strip["depth"], strip["accepted"], strict=True))
 
     pytest.importorskip("matplotlib")
     demo_picture.draw(document, tmp_path / "new" / "demo.svg")
@@ -50,7 +52,7 @@ def test_the_demo_prints_every_policy_and_every_strip(long_model: Path, capsys: 
     out = capsys.readouterr().out
     for policy in demo.POLICIES:
         assert policy in out
-    assert out.count("\nsummary") == 2
+    assert out.count("\nsummary") == 4  # two prompts, one at a time and all at once
     assert "the depth of every sequence, step by step" in out
     assert "times the speed of no speculation" in out
 
