@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from adaptive_spec.explore import Explorer, Ledger
 from adaptive_spec.fallback import Fallback
 from adaptive_spec.guard import Guard, Watchdog
 from adaptive_spec.in_flight import InFlight
+from adaptive_spec.learned import Learner, collect, take_over
 from adaptive_spec.policy import DepthPolicy, SurvivalEstimate
 from adaptive_spec.sequence_table import SequenceTable
 from adaptive_spec.state_file import read_state, write_state
@@ -366,40 +366,17 @@ class Controller:
 
     def state(self) -> dict[str, object]:
         """All that was learned, as nested dicts of numbers, strings and arrays."""
-        return {
-            "identity": dict(self.identity),
-            "max_depth": self.max_depth,
-            "policy": {"name": type(self.policy).__name__, "state": self.policy.state()},
-            **{name: part.state() for name, part in self._learners().items()},
-        }
+        return collect(self._whose(), self.policy, self._learners())
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Take over what :meth:`state` returned; ValueError, and nothing changed, if it is another controller's."""
-        saved = {**_mapping(state, "identity"), "max_depth": state.get("max_depth")}
-        own = {**self.identity, "max_depth": self.max_depth}
-        for name in sorted(own.keys() | saved.keys()):
-            if own.get(name) != saved.get(name):
-                raise ValueError(
-                    f"the saved state was learned with {name} {saved.get(name)!r}, this controller has "
-                    f"{own.get(name)!r}; start without it, or with the deployment that it belongs to"
-                )
-        before = self.state()
-        try:
-            self._take_over(state)
-        except (KeyError, TypeError, ValueError) as error:
-            self._take_over(before)
-            raise ValueError(f"the saved state doesn't fit this controller: {error}") from error
+        take_over(state, self._whose(), self.policy, self._learners())
 
-    def _take_over(self, state: Mapping[str, object]) -> None:
-        for name, part in self._learners().items():
-            if name in state:
-                part.restore(dict(_mapping(state, name)))
-        policy = _mapping(state, "policy")
-        if policy["name"] == type(self.policy).__name__:
-            self.policy.restore(dict(_mapping(policy, "state")))
+    def _whose(self) -> dict[str, object]:
+        return {**self.identity, "max_depth": self.max_depth}
 
-    def _learners(self) -> dict[str, _Learner]:
-        parts: dict[str, _Learner | None] = {
+    def _learners(self) -> dict[str, Learner]:
+        parts: dict[str, Learner | None] = {
             "acceptance": self.acceptance,
             "cost": self.cost,
             "ledger": self.ledger,
@@ -407,18 +384,6 @@ class Controller:
             "watchdog": self.watchdog,
         }
         return {name: part for name, part in parts.items() if part is not None}
-
-
-class _Learner(Protocol):
-    def state(self) -> dict[str, object]: ...
-    def restore(self, state: dict[str, object]) -> None: ...
-
-
-def _mapping(state: Mapping[str, object], name: str) -> Mapping[str, object]:
-    value = state.get(name)
-    if not isinstance(value, Mapping):
-        raise ValueError(f"the saved state has no table {name!r}")
-    return value
 
 
 def _without(view: StepView, carried: IntArray) -> StepView:

@@ -77,6 +77,8 @@ class StepReport:
         None in a step that only carried prompts.
     sequences : list of Sequence, length B
         Those that decoded, in the decision's order.
+    evidence : float array, shape (B, F)
+        What was known of their drafts, as the controller saw it.
     drafted, verified, accepted, emitted : int array, shape (B,)
         Drafts made, judged, kept; tokens that each sequence gained.
     prefill_tokens : int
@@ -91,6 +93,7 @@ class StepReport:
 
     decision: Decision | None
     sequences: list[Sequence]
+    evidence: FloatArray
     drafted: IntArray
     verified: IntArray
     accepted: IntArray
@@ -164,11 +167,11 @@ class ServingLoop:
         began = self.clock()
         step = self.scheduler.schedule(self.controller.max_depth)
         self._begin(step)
-        decision, lag, offer_seconds = self._decide(step)
+        decision, view, offer_seconds = self._decide(step)
         self.scheduler.reserve(step)
         result = self.runner.execute(step)
         context = sum(s.num_computed for s in step.decoding) + sum(c.start for c in step.prefills)
-        report = self._apply(step, decision, result)
+        report = self._apply(step, decision, view, result)
         report.time = StepTime(
             step=0 if decision is None else decision.step,
             positions=len(step.decoding) + report.prefill_tokens + int(result.drafted.sum()),
@@ -176,7 +179,7 @@ class ServingLoop:
             context=context,
             draft_depth=step.draft_depth,
             tokens=_worth(step.decoding, report.emitted) + sum(s.weight for s in report.started),
-            lag=lag,
+            lag=0 if view is None else view.lag,
             verify_seconds=result.verify_seconds,
             draft_seconds=result.draft_seconds + offer_seconds,
         )
@@ -198,10 +201,10 @@ class ServingLoop:
                 self.runner.add(sequence)
                 self._begun.add(sequence.id)
 
-    def _decide(self, step: ScheduledStep) -> tuple[Decision | None, int, float]:
-        """Fill in the step's depths; return the decision, the drafter's lag, and the seconds that its offers took."""
+    def _decide(self, step: ScheduledStep) -> tuple[Decision | None, StepView | None, float]:
+        """Fill in the step's depths; return the decision, what it was made from, and the seconds of the offers."""
         if not step.decoding:
-            return None, 0, 0.0
+            return None, None, 0.0
         began = self.clock()
         count, evidence, lag = self.runner.offers(step.decoding, step.limit)
         if "age" in self.controller.evidence:  # known here; it stands last, behind what the runner knows
@@ -219,9 +222,11 @@ class ServingLoop:
         decision = self.controller.plan(view)
         step.depth = decision.depth
         step.draft_depth = decision.draft_depth
-        return decision, lag, offer_seconds
+        return decision, view, offer_seconds
 
-    def _apply(self, step: ScheduledStep, decision: Decision | None, result: StepResult) -> StepReport:
+    def _apply(
+        self, step: ScheduledStep, decision: Decision | None, view: StepView | None, result: StepResult
+    ) -> StepReport:
         """Hand the verified tokens to their sequences."""
         finished: list[Sequence] = []
         started: list[Sequence] = []
@@ -241,6 +246,7 @@ class ServingLoop:
         return StepReport(
             decision=decision,
             sequences=step.decoding,
+            evidence=np.zeros((0, 0)) if view is None else view.evidence,
             drafted=result.drafted,
             verified=result.verified,
             accepted=result.accepted,
