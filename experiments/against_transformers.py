@@ -44,7 +44,7 @@ def reference_model(source: str, dtype: torch.dtype) -> Any:
         tie_word_embeddings=c.tie_word_embeddings,
         eos_token_id=None,  # both go on to the last token
     )
-    model = transformers.LlamaForCausalLM(config)
+    model: Any = transformers.LlamaForCausalLM(config)
     missing = model.load_state_dict(checkpoint.tensors, strict=False).missing_keys
     if set(missing) - {"lm_head.weight"}:
         raise ValueError(f"transformers' model lacks {sorted(missing)}")
