@@ -28,6 +28,7 @@ TRUST_TOKENS = 2000.0  # realised tokens at which an arm's record weighs as much
 RECORD_KEPT = 0.995  # of the record, per block
 LEAP = 1.5  # times the positions of any step that was timed: what the next may have
 IN_FLIGHT = 64  # steps remembered while their time is awaited
+GIVEN_UP_AT = 0.05  # log goodput that a block may lie below what is to be had, and 1.5 deviations of noise more
 
 
 @dataclass(slots=True)
@@ -36,12 +37,15 @@ class _Block:
 
     arm: int
     knot: float  # log2 of the batch size
+    to_be_had: float  # log goodput that some arm most likely has at least
     planned: int = 0
     timed: int = 0
     expected: float = 0.0  # tokens
     tokens: float = 0.0
     log_seconds: float = 0.0
     log_growth: float = 0.0  # positions over those at depth 0
+    log_expected: float = 0.0  # tokens
+    given_up: bool = False
 
 
 @dataclass(slots=True)
@@ -62,7 +66,8 @@ class AcceptanceBandit(DepthPolicy):
     an optimal split has anyway (see `allocate`), so all that is left to learn of a machine is its price.
     It depends on how full the machine is, and so it is learned by batch size.
 
-    An arm is played for a block of steps, since a single step says too little. The reward is the block's
+    An arm is played for a block of steps, since a single step says too little; only a block that falls clearly
+    short of what is to be had is given up at once. The reward is the block's
     goodput, tokens over measured seconds, with two changes that make it less noisy. The tokens are those
     that were *expected* of the drafts, times the arm's long-run ratio of realised to expected ones: luck
     in a few steps is no merit of the arm, being misled about acceptance is. And expected tokens and
@@ -176,9 +181,9 @@ class AcceptanceBandit(DepthPolicy):
         largest = max(self.largest_, sequences)
         budget = max(int(LEAP * largest), largest + 1) - sequences
         block = self._block
-        if block is None or block.planned >= self.block or abs(knot - block.knot) > 0.5:
-            arm = self._choose(knot, mean[offered], budget, sequences, float(weight.sum()))
-            block = self._block = _Block(arm, knot)
+        if block is None or block.given_up or block.planned >= self.block or abs(knot - block.knot) > 0.5:
+            arm, to_be_had = self._choose(knot, mean[offered], budget, sequences, float(weight.sum()))
+            block = self._block = _Block(arm, knot, to_be_had)
 
         worth = acceptance.sample(self.rng_).T * weight
         bought = (worth >= self.prices_[block.arm]) & offered
@@ -192,8 +197,10 @@ class AcceptanceBandit(DepthPolicy):
             self._played = (block, expected)
         return Allocation(depth, expected_tokens=expected)
 
-    def _choose(self, knot: float, offered: FloatArray, budget: int, sequences: int, base_tokens: float) -> int:
-        """Draw what may be true of every arm's goodput, and take the best arm of the draw."""
+    def _choose(
+        self, knot: float, offered: FloatArray, budget: int, sequences: int, base_tokens: float
+    ) -> tuple[int, float]:
+        """Draw what may be true of every arm's goodput; return the best of the draw, and what is to be had."""
         arms = len(self.prices_)
         rising = np.sort(offered)
         brought = np.concatenate(([0.0], rising[::-1].cumsum()))
@@ -212,8 +219,12 @@ class AcceptanceBandit(DepthPolicy):
         centre = np.eye(arms) - 1.0 / arms
         values, vectors = np.linalg.eigh(centre @ covariance @ centre)
         spread = vectors * np.sqrt(np.maximum(values, 0.0))
-        self.ranking_[round(knot)] = (goodput, np.sqrt((spread**2).sum(axis=1)))
-        return int((goodput + spread @ self.rng_.standard_normal(arms)).argmax())
+        deviation = np.sqrt((spread**2).sum(axis=1))
+        self.ranking_[round(knot)] = (goodput, deviation)
+        # The level counts for no arm against another, but for whether a measured one falls short.
+        known = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
+        arm = int((goodput + spread @ self.rng_.standard_normal(arms)).argmax())
+        return arm, float((goodput - known).max())
 
     def _parts(self, knot: float) -> list[tuple[int, float]]:
         """Where the state of the knots around this one begins, and their shares in it."""
@@ -232,7 +243,7 @@ class AcceptanceBandit(DepthPolicy):
         decision, block = found.decision, found.block
         sequences = len(decision.depth)
         as_planned = time.sequences == sequences and time.positions <= sequences + int(decision.depth.sum())
-        if decision.decided_by != "policy" or not as_planned or not time.step_seconds > 0:
+        if decision.decided_by != "policy" or not as_planned or not time.step_seconds > 0 or block.given_up:
             return self
         if self._timing is not None and self._timing is not block:
             self._learn(self._timing)  # the rest of it got no time
@@ -243,10 +254,20 @@ class AcceptanceBandit(DepthPolicy):
         block.tokens += time.tokens if time.tokens > 0 else found.expected
         block.log_seconds += math.log(time.step_seconds)
         block.log_growth += math.log(time.positions / sequences)
-        if block.timed == self.block:
+        block.log_expected += math.log(found.expected)
+        if block.timed == self.block or self._falls_short(block):
             self._learn(block)
             self._timing = None
         return self
+
+    def _falls_short(self, block: _Block) -> bool:
+        """Whether a block is worse than what is to be had by more than noise: then it is not played to its end."""
+        arm = block.arm
+        ratio = (self.realised_[arm] + TRUST_TOKENS) / (self.expected_[arm] + TRUST_TOKENS)
+        reached = (block.log_expected - block.log_seconds) / block.timed + math.log(ratio)
+        noise = math.sqrt(self.noise_ * self.block / block.timed)
+        block.given_up = reached < block.to_be_had - GIVEN_UP_AT - 1.5 * noise
+        return block.given_up
 
     def _learn(self, block: _Block) -> None:
         """One step of a Kalman filter on the block's mean log seconds."""

@@ -35,6 +35,7 @@ class CurveCost(StepCost):
         self.draft_cost = draft_cost
         self.context_seconds_per_token = float(context_seconds_per_token)
         self._table: FloatArray = np.zeros(0)  # seconds by positions; entry 0 is never asked for
+        self._positions: FloatArray = np.zeros(0)  # 0.0, 1.0, ..., as far as the table goes
 
     @abstractmethod
     def curve(self, positions: IntArray) -> FloatArray:
@@ -77,3 +78,4 @@ class CurveCost(StepCost):
         table = self.curve(np.maximum(np.arange(size, dtype=np.int64), 1))
         table.flags.writeable = False  # slices of it are handed out
         self._table = table
+        self._positions = np.arange(size, dtype=float)

@@ -36,7 +36,10 @@ class Profile(CurveCost):
         The largest captured graph, one of `positions`: staircase up to it, linear between the points
         above. The last point if not given. Only for ``staircase``.
     context_seconds_per_token : float
-        Seconds that each KV token adds to what was measured.
+        Seconds that each KV token adds to what was measured, read once a pass whatever the positions.
+    attention_seconds_per_pair : float
+        Seconds that each pair of a position and a KV token that it attends to adds, every sequence taken to
+        have the mean context and the mean positions.
     draft_cost : DraftCost, optional
         Free if not given.
 
@@ -53,9 +56,15 @@ class Profile(CurveCost):
         interpolation: Interpolation = "staircase",
         staircase_until: int | None = None,
         context_seconds_per_token: float = 0.0,
+        attention_seconds_per_pair: float = 0.0,
         draft_cost: DraftCost | None = None,
     ) -> None:
         super().__init__(draft_cost or DraftCost.free(), context_seconds_per_token)
+        if not (math.isfinite(attention_seconds_per_pair) and attention_seconds_per_pair >= 0):
+            raise ValueError(
+                f"attention_seconds_per_pair is {attention_seconds_per_pair}; it must be finite and 0 or more"
+            )
+        self.attention_seconds_per_pair = float(attention_seconds_per_pair)
         if interpolation not in get_args(Interpolation):
             raise ValueError(f"interpolation is {interpolation!r}; it must be 'staircase' or 'linear'")
         self.positions, self.seconds = _points(positions, seconds)
@@ -84,6 +93,21 @@ class Profile(CurveCost):
             line += slope * np.maximum(count - known[-1], 0)
         return np.asarray(line)
 
+    def context_seconds(self, positions: IntArray, context: float, sequences: int) -> float | FloatArray:
+        """Seconds that a KV cache of `context` tokens in all adds at each of `positions`."""
+        each = context / max(sequences, 1) * self.attention_seconds_per_pair
+        return context * self.context_seconds_per_token + np.asarray(positions, dtype=float) * each
+
+    def _with_context(self, seconds: FloatArray, first: int, context: float, sequences: int) -> FloatArray:
+        level = context * self.context_seconds_per_token
+        if self.attention_seconds_per_pair == 0.0:
+            return seconds + level
+        each = context / max(sequences, 1) * self.attention_seconds_per_pair
+        total = self._positions[first : first + len(seconds)] * each
+        total += seconds
+        total += level
+        return total
+
     @classmethod
     def measure(
         cls,
@@ -95,7 +119,6 @@ class Profile(CurveCost):
         warmup: int = 1,
         interpolation: Interpolation = "staircase",
         staircase_until: int | None = None,
-        context_seconds_per_token: float = 0.0,
         draft_cost: DraftCost | None = None,
     ) -> Profile:
         """Time real passes.
@@ -130,7 +153,7 @@ class Profile(CurveCost):
                 raise ValueError(
                     f"a pass over {n} positions took {value} s by this clock; it must tick finer than a pass takes"
                 )
-        return cls(wanted, seconds, interpolation, staircase_until, context_seconds_per_token, draft_cost)
+        return cls(wanted, seconds, interpolation, staircase_until, draft_cost=draft_cost)
 
     def to_dict(self) -> dict[str, Any]:
         """The profile as plain lists, numbers and strings."""
@@ -140,6 +163,7 @@ class Profile(CurveCost):
             "interpolation": self.interpolation,
             "staircase_until": self.staircase_until,
             "context_seconds_per_token": self.context_seconds_per_token,
+            "attention_seconds_per_pair": self.attention_seconds_per_pair,
             "draft_cost": self.draft_cost.to_dict(),
         }
 
@@ -152,6 +176,7 @@ class Profile(CurveCost):
             "interpolation",
             "staircase_until",
             "context_seconds_per_token",
+            "attention_seconds_per_pair",
             "draft_cost",
         )
         if unknown := sorted(set(fields) - set(known)):

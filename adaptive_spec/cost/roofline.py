@@ -161,8 +161,7 @@ class Roofline(CurveCost):
         each = self._attention_seconds(context, sequences)
         if (first + len(seconds) - 1) * each <= memory:
             return seconds + memory
-        positions = np.arange(first, first + len(seconds), dtype=float)
-        return seconds + np.maximum(memory, positions * each)
+        return seconds + np.maximum(memory, self._positions[first : first + len(seconds)] * each)
 
     def __repr__(self) -> str:
         return (

@@ -14,21 +14,23 @@ from rich.progress import MofNCompleteColumn, Progress
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.controller import Controller
-from adaptive_spec.cost import ModelGeometry, Profile, StepCost
-from adaptive_spec.deployment import make_controller, make_cost
+from adaptive_spec.cost import StepCost
+from adaptive_spec.deployment import make_controller
 from adaptive_spec.engine.detokenizer import Detokenizer
 from adaptive_spec.engine.drafters import Drafter, make_drafter
 from adaptive_spec.engine.kv_memory import kv_cache_blocks
-from adaptive_spec.engine.measure import measure_profile
 from adaptive_spec.engine.model import load_model
 from adaptive_spec.engine.outputs import RequestOutput
 from adaptive_spec.engine.request import Request
 from adaptive_spec.engine.runner import ModelRunner
 from adaptive_spec.engine.sampling_params import SamplingParams
+from adaptive_spec.engine.step_pricing import StepPricing, geometry
 from adaptive_spec.serving.blocks import BlockPool
+from adaptive_spec.serving.counting import count_step
 from adaptive_spec.serving.loop import ServingLoop, StepReport
 from adaptive_spec.serving.scheduler import Scheduler
 from adaptive_spec.serving.sequence import Sequence as Text
+from adaptive_spec.upkeep import Upkeep
 
 Prompt = str | list[int]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -78,7 +80,11 @@ class LLM:
     ----------
     observer : callable or None
         Receives a :class:`~adaptive_spec.serving.loop.StepReport` after every step.
+    upkeep : Upkeep
+        Counts the steps, and looks after the tuning file, metrics and what was learned.
     """
+
+    upkeep: Upkeep
 
     def __init__(
         self,
@@ -111,7 +117,7 @@ class LLM:
             self.drafter.check_vocabulary(self.model.config.vocab_size, self.tokenizer.fingerprint)
         if num_kv_blocks is None:
             wanted = max_num_seqs * -(-self.model.config.max_model_len // block_size)
-            values = self._geometry().kv_values_per_token * block_size
+            values = geometry(self.model).kv_values_per_token * block_size
             block_bytes = values * self.model.dtype.itemsize
             num_kv_blocks = kv_cache_blocks(block_bytes, wanted, self.model.device, kv_cache_memory_bytes)
         self.scheduler = Scheduler(
@@ -121,11 +127,11 @@ class LLM:
             max_model_len=self.model.config.max_model_len,
         )
         self._cache = self.model.new_kv_cache(num_kv_blocks, block_size)
-        self._given_cost = cost
-        self._profiles: dict[str, Profile] = {}
+        self._pricing = StepPricing(self.model, self.scheduler, cost, clock)
         self._requests: dict[str, Request] = {}
         self._numbers = itertools.count()
         self._rng = np.random.default_rng(seed)
+        self.model_name = str(model)
         self.set_policy(tuning)
 
     # ---------------------------------------------------------------- how depths are chosen
@@ -150,22 +156,25 @@ class LLM:
         if drafter is not None:
             drafter.check_vocabulary(self.model.config.vocab_size, self.tokenizer.fingerprint)
             self.drafter = drafter
-        if tuning is None:
-            tuning = TuningConfig()
-        elif not isinstance(tuning, TuningConfig):
-            tuning = TuningConfig.load(tuning)
+        file = tuning if isinstance(tuning, str | Path) else None
+        tuning = TuningConfig.load(tuning) if isinstance(tuning, str | Path) else tuning or TuningConfig()
         active = self.drafter if tuning.mode == "on" else None
         evidence = self._evidence(tuning, active)
         offered = [name for name in evidence if name != "age"]
         runner = ModelRunner(self.model, self._cache, active, offered, self.clock)
         controller = make_controller(
             tuning,
-            cost=self._make_cost(tuning) if active is not None else None,
+            cost=self._pricing.make(tuning) if active is not None else None,
             evidence=evidence,
             identity={"model": self.model.fingerprint, "drafter": active.fingerprint if active is not None else "none"},
             clock=self.clock,
         )
-        self.tuning = tuning
+        if hasattr(self, "upkeep"):
+            self.upkeep.close()
+        fixed: dict[tuple[str | int, ...], str] = (
+            {("mode",): "no drafter was started with it"} if active is None else {}
+        )
+        self.upkeep = Upkeep(controller, tuning, file=file, model_name=self.model_name, fixed=fixed)
         self.runner = runner
         self.controller: Controller = controller
         self.loop = ServingLoop(self.scheduler, controller, runner, self.clock, self._observe)
@@ -185,46 +194,17 @@ class LLM:
             )
         return tuple(name for name in known if name in wanted)
 
-    def _make_cost(self, tuning: TuningConfig) -> StepCost | None:
-        if self._given_cost is not None:
-            return self._given_cost
-        policy = tuning.policy.make(tuning.max_depth, tuning.seed)
-        watched = policy.explores and (tuning.guard.enabled or tuning.exploration.enabled)
-        if not (policy.needs_cost or watched):
-            return None
-        return make_cost(
-            tuning.cost,
-            measure=lambda: self._measure(tuning),
-            geometry=self._geometry(),
-        )
+    @property
+    def tuning(self) -> TuningConfig:
+        """The settings that hold now: those of the tuning file, if it was given as a path, follow its edits."""
+        return self.upkeep.tuning
 
-    def _geometry(self) -> ModelGeometry:
-        c = self.model.config
-        embedding = 0 if c.tie_word_embeddings else c.vocab_size * c.hidden_size
-        return ModelGeometry(
-            c.architecture,
-            shared_parameters=self.model.num_parameters - embedding,
-            embedding_parameters=embedding,
-            kv_values_per_token=2 * c.num_layers * c.num_kv_heads * c.head_dim,
-            attention_flops=4 * c.num_layers * c.num_heads * c.head_dim,
-        )
-
-    def _measure(self, tuning: TuningConfig) -> Profile:
-        """Time this machine's passes, once for each way to read between the points."""
-        interpolation = tuning.cost.interpolation
-        if interpolation not in self._profiles:
-            self._profiles[interpolation] = measure_profile(
-                self.model,
-                most_positions=min(
-                    self.scheduler.max_num_batched_tokens, self.scheduler.max_num_seqs * (tuning.max_depth + 1)
-                ),
-                block_size=self.scheduler.pool.block_size,
-                interpolation=interpolation,
-                clock=self.clock,
-            )
-        return self._profiles[interpolation]
+    def close(self) -> None:
+        """Save what was learned and stop serving metrics, as the tuning asks for them; requests may go on."""
+        self.upkeep.close()
 
     def _observe(self, report: StepReport) -> None:
+        count_step(self.upkeep.counts, report)
         if self.observer is not None:
             self.observer(report)
 
@@ -334,6 +314,7 @@ class LLM:
     def _step(self) -> list[Request]:
         """Run one step; return the requests that it touched."""
         report = self.loop.step()
+        self.upkeep.tick(self.clock())
         if report is None:
             return []
         texts = [*report.sequences, *report.started]

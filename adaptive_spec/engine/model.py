@@ -145,6 +145,28 @@ class Model:
         return KVCache(c.num_layers, num_blocks, block_size, c.num_kv_heads, c.head_dim, self.dtype, self.device)
 
     @torch.inference_mode()
+    def prepare(self, most_rows: int) -> None:
+        """Have the CPU's matrix kernels compiled for passes of 1 to `most_rows` rows.
+
+        oneDNN compiles one for every number of rows and every kind of layer when it first meets it, which takes
+        some milliseconds: an eighth of a small pass, and policies that change their depths meet a new
+        number in every other step.
+        """
+        if self.device.type != "cpu":
+            return
+        layer = self._layers[0]  # the others have its shapes
+        c = self.config
+        for rows in range(_FEWEST_ROWS, most_rows + 1):
+            x, heads, wide = (
+                torch.zeros(rows, size, dtype=self.dtype)
+                for size in (c.hidden_size, c.num_heads * c.head_dim, c.intermediate_size)
+            )
+            layer.qkv(x)
+            layer.output.add(heads, x)
+            layer.up.multiply(x, layer.gate.silu(x))
+            layer.down.add(wide, x)
+
+    @torch.inference_mode()
     def forward(self, batch: PackedBatch, cache: KVCache) -> Tensor:
         """Run one pass: write the rows' keys and values into `cache`, return the wanted logits.
 

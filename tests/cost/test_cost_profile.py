@@ -63,11 +63,21 @@ def test_context_adds_its_seconds():
     assert profile.verify_range(4, 2, 10.0, 2).tolist() == [8.0, 7.0]
 
 
+def test_attention_adds_its_seconds_for_every_pair_of_a_position_and_a_token():
+    profile = Profile(*POINTS, context_seconds_per_token=0.5, attention_seconds_per_pair=0.25)
+    bare = Profile(*POINTS)
+    # Two sequences of five tokens each: every position attends to five.
+    assert profile.verify(np.array([4]), 10.0, 2).item() == bare.verify(np.array([4]), 0.0, 2).item() + 5.0 + 4 * 1.25
+    positions = np.arange(3, 2000)
+    np.testing.assert_allclose(profile.verify_range(3, 1997, 10.0, 2), profile.verify(positions, 10.0, 2), rtol=1e-12)
+
+
 def test_dict_round_trip_through_json():
     profile = Profile(
         *POINTS,
         staircase_until=8,
         context_seconds_per_token=1e-3,
+        attention_seconds_per_pair=1e-4,
         draft_cost=DraftCost.sequential(0.25, idle=0.5),
     )
     again = Profile.from_dict(json.loads(json.dumps(profile.to_dict())))
@@ -171,6 +181,7 @@ def test_a_bad_curve_file_names_file_and_fault(curve_file, content, message):
         (([1, 4], [1.0, 1.0], "staircase", 3), "the nearest point is 4"),
         (([1, 4], [1.0, 1.0], "linear", 4), "only for interpolation 'staircase'"),
         (([1], [1.0], "staircase", None, -1.0), "context_seconds_per_token is -1.0"),
+        (([1], [1.0], "staircase", None, 0.0, -1.0), "attention_seconds_per_pair is -1.0"),
     ],
 )
 def test_bad_arguments(arguments, message):
