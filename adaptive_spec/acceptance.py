@@ -19,7 +19,6 @@ __all__ = ["EVIDENCE", "AcceptanceModel", "EvidenceFeature", "Survival"]
 NOTHING: FloatArray = np.zeros(0)
 NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
 MANY = 64
-RATE_KEPT = 0.95  # the watchdog's rates look back over some twenty steps
 
 
 class AcceptanceModel:
@@ -98,9 +97,6 @@ class AcceptanceModel:
         )
         self.effect = SequenceEffect(capacity, forgetting, half_life_steps) if sequence_effect else None
         self._live: BoolArray = np.zeros(capacity, dtype=np.bool_)
-        self._judged = 0.0
-        self._accepted = 0.0
-        self._expected = 0.0
 
     @property
     def evidence(self) -> tuple[EvidenceFeature, ...]:
@@ -188,14 +184,12 @@ class AcceptanceModel:
         odds_against = self.population.odds_against.take(slot)
         effect = self.effect
         if effect is None:
-            expected = 1.0 / (1.0 + odds_against)
-            average = expected
+            average = 1.0 / (1.0 + odds_against)
             curvature = average - average * average
         else:
             mean, precision = effect.relax(row)
             expected = 1.0 / (1.0 + odds_against * np.exp(-mean).take(owner))
-            kept = np.minimum(accepted, verified)
-            gradient = kept - _summed(owner, expected, sequences)
+            gradient = accepted - _summed(owner, expected, sequences)
             information = _summed(owner, expected - expected * expected, sequences)
             laplace = information + precision
             offset = gradient / laplace + mean
@@ -209,7 +203,7 @@ class AcceptanceModel:
                 row,
                 (mean, precision),
                 offset,
-                kept - _summed(owner, average, sequences),
+                accepted - _summed(owner, average, sequences),
                 _summed(owner, average - average_over_nodes(nodes), sequences),
             )
             curvature = average - average * average
@@ -217,7 +211,6 @@ class AcceptanceModel:
             if sequences < MANY or self.population.step % 4 == 0:  # many sequences show sigma^2 soon enough
                 effect.learn_variance(row, gradient + information * mean, information)
         self.population.observe(slot, success - average, curvature)
-        self._rate(n, float(np.add.reduce(success)), float(np.add.reduce(expected)))
 
     def _observe_one(self, row: int, cell: int, verified: int, accepted: int) -> None:
         judged = min(accepted + 1, verified)
@@ -226,26 +219,11 @@ class AcceptanceModel:
                 self.effect.idle(np.array([row]))
             self.population.observe(NOWHERE, NOTHING, NOTHING)
         else:
-            kept = min(accepted, verified)
-            self._rate(judged, kept, observe_one(self.population, self.effect, row, cell, judged, kept))
-
-    def _rate(self, judged: int, accepted: float, expected: float) -> None:
-        """Keep what the running rates are made of."""
-        self._judged = RATE_KEPT * self._judged + judged
-        self._accepted = RATE_KEPT * self._accepted + accepted
-        self._expected = RATE_KEPT * self._expected + expected
+            observe_one(self.population, self.effect, row, cell, judged, accepted)
 
     def forget(self) -> None:
         """Put the population's levels back at the prior: what they were learned from is no more."""
         self.population.forget()
-
-    def acceptance_rate(self) -> float:
-        """Share of the judged drafts that were accepted, over some twenty steps back (NaN before any)."""
-        return self._accepted / self._judged if self._judged > 0.0 else float("nan")
-
-    def expected_rate(self) -> float:
-        """What :meth:`acceptance_rate` should have been, as predicted before each step was observed."""
-        return self._expected / self._judged if self._judged > 0.0 else float("nan")
 
     def state(self) -> dict[str, object]:
         """All that was learned of the population, as numbers, lists and arrays; live sequences are no part of it."""
@@ -254,7 +232,6 @@ class AcceptanceModel:
             "evidence": self.grid.describe(),
             "population": self.population.state(),
             "effect": None if self.effect is None else self.effect.state(),
-            "rates": [self._judged, self._accepted, self._expected],
         }
 
     def restore(self, state: dict[str, object]) -> None:
@@ -278,7 +255,19 @@ class AcceptanceModel:
         # A model without sequence effect leaves a saved sigma^2 alone, and one with it starts from its own.
         if self.effect is not None and effect is not None:
             self.effect.restore(effect)
-        self._judged, self._accepted, self._expected = (float(x) for x in cast("list[float]", state["rates"]))
+
+    def succeed(self, other: AcceptanceModel) -> None:
+        """Go on where another model of the same depth and evidence stopped, its live sequences included.
+
+        Raises
+        ------
+        ValueError
+            If depth or evidence differ; nothing is changed then.
+        """
+        self.restore(other.state())
+        self._live = other._live.copy()
+        if self.effect is not None:
+            self.effect.succeed(other.effect, len(self._live))
 
 
 def _summed(owner: IntArray, values: FloatArray, sequences: int) -> FloatArray:

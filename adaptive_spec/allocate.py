@@ -85,8 +85,9 @@ def allocate(
     1967): at the best long-run goodput both choose the same.
     """
     depths = survival.shape[1]
+    alone = len(limit) == 1
     offered = np.minimum(limit, depths)
-    count = int(offered.sum())
+    count = offered.item() if alone else int(offered.sum())
     if len(verify_seconds) <= count:
         raise ValueError(
             f"verify_seconds has {len(verify_seconds)} entries; with {count} slots on offer it needs {count + 1}"
@@ -98,6 +99,8 @@ def allocate(
     for d in range(depths - 1, -1, -1):
         if draft[d + 1] < draft[d]:
             draft[d], asked[d] = draft[d + 1], asked[d + 1]
+    if alone and levels is None and not uniform:
+        return _one(survival, weight, count, base_tokens, verify_seconds, draft, asked, price)
     worth = survival.T * weight  # [K, B]
     step = _Step(worth, offered, count, base_tokens, verify_seconds, draft, asked, price)
     if levels is None and not uniform:
@@ -144,11 +147,7 @@ class _Step:
         )
 
     def allocation(self, choice: _Choice, levels: list[int] | None = None, uniform: bool = False) -> Allocation:
-        if not math.isfinite(choice.objective):
-            raise ValueError(
-                "cannot allocate: survival, weight, base_tokens, verify_seconds, draft_seconds and price must be "
-                f"finite, and seconds positive; the best objective came out as {choice.objective}"
-            )
+        _check(choice)
         depth = choice.depth
         if depth is None:
             depth = np.zeros(len(self.offered), dtype=np.int64)
@@ -160,6 +159,14 @@ class _Step:
             tipping=DeferredTipping(lambda: _tipping(self, choice, depth, deepest, levels, uniform)),
             expected_tokens=choice.tokens,
             expected_seconds=seconds,
+        )
+
+
+def _check(choice: _Choice) -> None:
+    if not math.isfinite(choice.objective):
+        raise ValueError(
+            "cannot allocate: survival, weight, base_tokens, verify_seconds, draft_seconds and price must be "
+            f"finite, and seconds positive; the best objective came out as {choice.objective}"
         )
 
 
@@ -200,8 +207,6 @@ def _exact(step: _Step) -> _Choice:
     if count == 0:
         return best
     depths, sequences = step.worth.shape
-    if sequences == 1:
-        return _exact_one(step, best)
     worth = step.worth.reshape(-1)
     order = _descending(step.worth, None if count == worth.size else _within(step.worth, step.offered))
     total = np.empty(count + 1)
@@ -238,16 +243,38 @@ def _exact(step: _Step) -> _Choice:
     return best
 
 
-def _exact_one(step: _Step, best: _Choice) -> _Choice:
-    """One sequence's slots are in order already, and their number is its depth; plain floats beat numpy here."""
-    seconds = step.verify[: step.count + 1].tolist()
-    tokens = step.base_tokens
-    for depth, worth in enumerate(step.worth[: step.count, 0].tolist(), start=1):
-        tokens += worth
-        value = step.objective(tokens, seconds[depth] + step.draft[depth])
+def _one(
+    survival: FloatArray,
+    weight: FloatArray,
+    count: int,
+    base_tokens: float,
+    verify: FloatArray,
+    draft: list[float],
+    asked: list[int],
+    price: float | None,
+) -> Allocation:
+    """Price every depth of a single sequence, whose slots are in order already; plain floats beat numpy here."""
+    seconds = verify[: count + 1].tolist()
+    each, tokens = weight.item(), base_tokens
+    spent = seconds[0] + draft[0]
+    value = tokens / spent if price is None else tokens - price * spent
+    best = _Choice(0, value, tokens, None)
+    for depth, survives in enumerate(survival[0, :count].tolist(), start=1):
+        tokens += survives * each
+        spent = seconds[depth] + draft[depth]
+        value = tokens / spent if price is None else tokens - price * spent
         if not value <= best.objective:  # a NaN is taken up too, to be refused
-            best = _Choice(depth, value, tokens, np.array([depth]))
-    return best
+            best = _Choice(depth, value, tokens, None)
+    _check(best)
+    chosen = np.array([best.slots])
+
+    def tipping() -> Tipping:
+        step = _Step(survival.T * weight, np.array([count]), count, base_tokens, verify, draft, asked, price)
+        return _tipping(step, best, chosen, best.slots, None, False)
+
+    return Allocation(
+        chosen, asked[best.slots], DeferredTipping(tipping), best.tokens, seconds[best.slots] + draft[best.slots]
+    )
 
 
 def _checked(levels: Sequence[int] | None, depths: int) -> list[int]:

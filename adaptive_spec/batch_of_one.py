@@ -40,25 +40,17 @@ def survival_of_one(odds_against: list[float], offset: float | None, sd: float, 
 
 def observe_one(
     population: PopulationLevel, effect: SequenceEffect | None, row: int, cell: int, judged: int, kept: int
-) -> float:
-    """Learn from one sequence's step, of which `judged` >= 1 drafts were judged; see ``AcceptanceModel.observe``.
-
-    Returns
-    -------
-    float
-        How many of the judged drafts were expected to be accepted.
-    """
+) -> None:
+    """Learn from one sequence's step, of which `judged` >= 1 drafts were judged; see ``AcceptanceModel.observe``."""
     odds: list[float] = [population.odds_against.item(k, cell) for k in range(judged)]
     if effect is None:
         averages = [1.0 / (1.0 + x) for x in odds]
-        expected_sum = sum(averages)
         share = 1.0
     else:
         mean, precision = effect.relax_one(row)
         against = math.exp(-mean)
         expected = [1.0 / (1.0 + x * against) for x in odds]
-        expected_sum = sum(expected)
-        gradient = kept - expected_sum
+        gradient = kept - sum(expected)
         information = sum(q - q * q for q in expected)
         laplace = information + precision
         offset = gradient / laplace + mean
@@ -82,7 +74,6 @@ def observe_one(
     for k, average in enumerate(averages):
         _newton(population, k, cell, (k < kept) - average, share * (average - average * average))
     population.sweep_if_due()
-    return expected_sum
 
 
 def _newton(population: PopulationLevel, k: int, cell: int, gradient: float, information: float) -> None:

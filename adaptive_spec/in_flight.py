@@ -10,6 +10,7 @@ import numpy as np
 from adaptive_spec.sequence_table import SequenceTable
 from adaptive_spec.step import BoolArray, Decision, IntArray, Outcome, StepView
 
+ALL = slice(None)
 KEPT = 8  # decisions kept at most; engines have two in flight
 
 
@@ -48,10 +49,10 @@ class Pending:
         """Whether an outcome is still to come."""
         return self.unanswered > 0
 
-    def answer(self, index: IntArray) -> None:
-        """Mark the sequences at these places as answered."""
+    def answer(self, index: IntArray | slice, count: int) -> None:
+        """Mark the `count` sequences at these places as answered."""
         self.answered[index] = True
-        self.unanswered -= len(index)
+        self.unanswered -= count
 
 
 class InFlight:
@@ -84,7 +85,7 @@ class InFlight:
         self._pending[decision.step] = Pending(
             decision,
             view,
-            self._table.generation[view.row],
+            self._table.generation.take(view.row),
             cell,
             self._table.removed,
             np.zeros(sequences, dtype=bool),
@@ -106,20 +107,23 @@ class InFlight:
         for step, pending in list(self._pending.items()):
             gone = np.flatnonzero((pending.view.row == row) & ~pending.answered)
             if len(gone):
-                pending.answer(gone)
+                pending.answer(gone, len(gone))
                 self.settle(step)
 
-    def match(self, outcome: Outcome, pending: Pending) -> tuple[Outcome, IntArray]:
-        """The part of an outcome that answers live sequences of its decision, and their places in it.
+    def match(self, outcome: Outcome, pending: Pending) -> tuple[Outcome, IntArray | slice]:
+        """The part of an outcome that answers live sequences of its decision, and their places in the decision.
 
         A sequence is answered once; what comes for it again, or for one that is gone, is dropped and counted.
         """
-        row = self._table.known_rows(outcome.ids)
         planned = pending.view.row
+        whole = pending.removed == self._table.removed and pending.unanswered == len(planned)
+        if whole and outcome.row is planned and len(outcome.ids) == len(planned):
+            return outcome, ALL
+        row = self._table.known_rows(outcome.ids)
         if row.tobytes() == planned.tobytes():  # all of them, in order: what engines do
+            if whole:
+                return outcome, ALL
             index = np.arange(len(row))
-            if pending.removed == self._table.removed and pending.unanswered == len(row):
-                return outcome, index
         else:
             index = self._table.spread(planned, np.arange(len(planned)), -1)[row]
         keep = index >= 0

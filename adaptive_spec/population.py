@@ -133,15 +133,15 @@ class PopulationLevel:
         # Views, since all tables are C-contiguous.
         beta_table, odds_table = self.beta.ravel(), self.odds_against.ravel()
         curvature_table = self.curvature.ravel()
-        curvature = curvature_table[seen]
+        curvature = curvature_table.take(seen)
         # Far from its goal a Newton step with the curvature of the start overshoots, most of all down from an
         # optimistic prior. The curvature half-way between what was expected and what was seen brakes it.
-        halfway = 1.0 / (1.0 + odds_table[seen])
+        halfway = 1.0 / (1.0 + odds_table.take(seen))
         halfway += gradient / n * 0.5
         braking = np.maximum(information, n * (halfway - halfway * halfway))
         braking += curvature
         braking += self.anchor_curvature
-        beta = beta_table[seen] + gradient / braking
+        beta = beta_table.take(seen) + gradient / braking
         np.minimum(beta, LOGIT_LIMIT, out=beta)
         np.maximum(beta, -LOGIT_LIMIT, out=beta)
         beta_table[seen] = beta

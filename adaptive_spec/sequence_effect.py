@@ -8,7 +8,8 @@ import numpy as np
 
 from adaptive_spec.step import FloatArray, IntArray
 
-NODE = math.sqrt(3.0)  # three Gauss-Hermite nodes: NODE, 0, -NODE standard deviations, weights 1/6, 2/3, 1/6
+NODE = math.sqrt(3.0)  # three Gauss-Hermite nodes: NODE, 0, -NODE standard deviations, with NODE_WEIGHTS
+NODE_WEIGHTS = np.array([[1.0], [4.0], [1.0]]) / 6.0
 OFFSET_LIMIT = 4.0
 SHARE_LEAST = 0.25
 VARIANCE_LEAST = 1e-4
@@ -93,16 +94,16 @@ class SequenceEffect:
     def posterior(self, row: IntArray) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of the rows' u, each of shape (B,)."""
         # sigma^2 may have fallen since the row's last step; no posterior is wider than the prior.
-        precision = np.maximum(self.precision[row], 1.0 / self.sigma2)
-        return self.offset[row], 1.0 / np.sqrt(precision)
+        precision = np.maximum(self.precision.take(row), 1.0 / self.sigma2)
+        return self.offset.take(row), 1.0 / np.sqrt(precision)
 
     def relax(self, row: IntArray) -> tuple[FloatArray, FloatArray]:
         """Posterior mean and precision of the rows' u after a step's forgetting, each of shape (B,)."""
-        kept = np.maximum(self.precision[row], 1.0 / self.sigma2)
+        kept = np.maximum(self.precision.take(row), 1.0 / self.sigma2)
         kept *= self.forgetting
         precision = kept + (1.0 - self.forgetting) / self.sigma2
         kept /= precision
-        kept *= self.offset[row]
+        kept *= self.offset.take(row)
         return kept, precision
 
     def idle(self, row: IntArray) -> None:
@@ -204,3 +205,11 @@ class SequenceEffect:
         self.sigma2 = float(state["sigma2"])  # type: ignore[arg-type]
         self._products = float(state["products"])  # type: ignore[arg-type]
         self._squares = float(state["squares"])  # type: ignore[arg-type]
+
+    def succeed(self, other: SequenceEffect | None, rows: int) -> None:
+        """Take over the offsets of another model's live sequences; without one, all `rows` start at the prior."""
+        if other is not None:
+            self.offset, self.precision, self._past = other.offset.copy(), other.precision.copy(), other._past.copy()
+        else:
+            self.offset, self.precision = np.zeros(rows), np.full(rows, 1.0 / self.sigma2)
+            self._past = np.zeros((2, rows))

@@ -6,7 +6,7 @@ import numpy as np
 
 from adaptive_spec.batch_of_one import survival_of_one
 from adaptive_spec.population import PopulationLevel
-from adaptive_spec.sequence_effect import average_over_nodes, odds_against_at_nodes
+from adaptive_spec.sequence_effect import NODE_WEIGHTS, odds_against_at_nodes
 from adaptive_spec.step import FloatArray, IntArray
 
 SURVIVAL_FLOOR = 1e-9
@@ -92,9 +92,10 @@ class Survival:
             nodes = odds_against_at_nodes(self._offset, self._sd)
             factors = odds_against[:, None, :] * nodes  # [K, 3, B]
             factors += 1.0
-            np.reciprocal(factors, out=factors)
+            np.divide(NODE_WEIGHTS, factors[0], out=factors[0])
             for k in range(1, len(factors)):  # a third of multiply.accumulate's time
-                np.multiply(factors[k], factors[k - 1], out=factors[k])
-            product = average_over_nodes(factors.swapaxes(0, 1))
+                np.divide(factors[k - 1], factors[k], out=factors[k])
+            product = factors[:, 0] + factors[:, 1]
+            product += factors[:, 2]
         np.maximum(product, SURVIVAL_FLOOR, out=product)
         return product.T

@@ -83,15 +83,15 @@ class _Engine:
         limit = np.full(n, self.max_depth)
         return StepView(self.row, limit, self.rng.integers(100, 1000, n), evidence)
 
-    def step(self) -> tuple[float, float]:
-        """One step; CPU seconds of `plan`, and of the two observations."""
+    def step(self) -> tuple[float, float, float]:
+        """One step; CPU seconds of `plan`, `observe` and `observe_time`."""
         view = self.view()
         start = time.thread_time()
         decision = self.controller.plan(view)
         planned = time.thread_time() - start
         chance = 0.4 + 0.5 * (view.evidence[:, 0] > 3)
         accepted = np.minimum(self.rng.geometric(1 - chance) - 1, decision.depth)
-        outcome = Outcome(decision.step, self.ids, decision.depth, decision.depth, accepted)
+        outcome = Outcome(decision.step, self.ids, decision.depth, decision.depth, accepted, decision.row)
         positions = len(self.ids) + int(decision.depth.sum())
         seconds = float(CURVE.verify(np.array([positions]), 0.0, len(self.ids))[0]) * self.rng.normal(1.0, 0.02)
         took = StepTime(
@@ -101,8 +101,10 @@ class _Engine:
         )  # fmt: skip
         start = time.thread_time()
         self.controller.observe(outcome)
+        observed = time.thread_time() - start
+        start = time.thread_time()
         self.controller.observe_time(took)
-        return planned, time.thread_time() - start
+        return planned, observed, time.thread_time() - start
 
 
 def formula(acceptance: FloatArray, curve: FloatArray) -> int:
@@ -121,23 +123,25 @@ def _cpu(call: Callable[[], object]) -> float:
 
 
 def decision_time(sequences: int, max_depth: int, rounds: int, seed: int) -> dict[str, float]:
-    """Median CPU seconds of `plan`, of `plan` and both observations, and of the formula."""
+    """Median CPU microseconds of `plan`, of it and `observe`, of `observe_time` too, and of the formula."""
     engine = _Engine(sequences, max_depth, seed)
     for _ in range(200):
         engine.step()
     positions = np.arange(1, sequences * (max_depth + 1) + 2)
     curve = np.concatenate(([1.0], CURVE.verify(positions, 0.0, sequences)))
     rng = np.random.default_rng(seed)
-    plans, wholes, formulas = [], [], []
+    plans, decided, wholes, formulas = [], [], [], []
     for _ in track(range(rounds), f"{sequences} sequences", transient=True):
         acceptance = rng.random((sequences, max_depth))
         formulas.append(_cpu(lambda a=acceptance: formula(a, curve)))  # type: ignore[misc]
-        planned, observed = engine.step()
+        planned, observed, timed = engine.step()
         plans.append(planned)
-        wholes.append(planned + observed)
+        decided.append(planned + observed)
+        wholes.append(planned + observed + timed)
     return {
         "plan_us": float(np.median(plans)) * 1e6,
-        "plan_and_observe_us": float(np.median(wholes)) * 1e6,
+        "plan_and_observe_us": float(np.median(decided)) * 1e6,
+        "with_observe_time_us": float(np.median(wholes)) * 1e6,
         "formula_us": float(np.median(formulas)) * 1e6,
         "plan_over_formula": float(np.median(np.array(plans) / np.array(formulas))),
     }
@@ -185,13 +189,16 @@ def main(
         print(json.dumps({"decisions": rows, "memory": memory}, indent=1))
         return
     table = Table(title="CPU time of one step's decision, medians")
-    for column in ("sequences x K", "plan, µs", "plan + observe, µs", "peers' formula, µs", "plan / formula"):
+    for column in (
+        "sequences x K", "plan, µs", "plan + observe, µs", "+ observe_time, µs", "peers' formula, µs", "plan / formula"
+    ):  # fmt: skip
         table.add_column(column, justify="right")
     for name, row in rows.items():
         table.add_row(
             name,
             f"{row['plan_us']:.0f}",
             f"{row['plan_and_observe_us']:.0f}",
+            f"{row['with_observe_time_us']:.0f}",
             f"{row['formula_us']:.0f}",
             f"{row['plan_over_formula']:.2f}",
         )

@@ -208,13 +208,18 @@ class AcceptanceBandit(DepthPolicy):
         ratio = (self.realised_ + TRUST_TOKENS) / (self.expected_ + TRUST_TOKENS)
         tokens = np.log((base_tokens + brought[slots]) * ratio)
         growth = np.log1p(slots / max(sequences, 1))
-        seen = np.zeros((arms, len(self.mean_)))  # what each arm's log seconds are made of
-        for start, share in self._parts(knot):
+        parts = self._parts(knot)
+        index = np.concatenate([np.arange(start, start + self._width) for start, _ in parts])
+        seen = np.zeros((arms, len(index)))  # what each arm's log seconds are made of
+        for number, (_, share) in enumerate(parts):
+            start = number * self._width
             seen[np.arange(arms), start + np.arange(arms)] = share
             seen[:, start + arms] = share
             seen[:, start + arms + 1 : start + self._width] = share * _through(growth)
-        goodput = tokens - seen @ self.mean_
-        covariance = seen @ self.covariance_ @ seen.T
+        goodput = tokens - seen @ self.mean_[index]
+        # Only of these knots: products of the whole state would wake numpy's threads, which then spin for a
+        # while on the cores that the engine's pass needs.
+        covariance = seen @ self.covariance_[np.ix_(index, index)] @ seen.T
         # The arms' common level decides nothing; without it the factor is well conditioned.
         centre = np.eye(arms) - 1.0 / arms
         values, vectors = np.linalg.eigh(centre @ covariance @ centre)

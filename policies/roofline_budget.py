@@ -94,7 +94,7 @@ class RooflineBudget(DepthPolicy):
             weight,
             view.limit,
             view.base_tokens,
-            cost.verify_range(view.base_positions, slots + 1, float(view.context.sum()), sequences),
+            cost.verify_range(view.base_positions, slots + 1, view.total_context, sequences),
             cost.draft(self.depths_, sequences, view.lag),
             price=self.goodput_ if self.horizon == "run" and self.seconds_ > 0 else None,
             levels=self.depth_levels,

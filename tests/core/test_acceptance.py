@@ -245,16 +245,6 @@ def test_no_sequences_is_a_step_too():
     assert model.estimate(ROW, CELL).idle_steps()[0, 0] == 1
 
 
-def test_rates_are_those_of_judged_drafts_and_recent():
-    model = one_sequence(4)
-    assert np.isnan(model.acceptance_rate())
-    serve(model, ROW, CELL, [4], [2], steps=100)  # two kept, one failed, the fourth never judged
-    assert model.acceptance_rate() == pytest.approx(2 / 3)
-    assert model.expected_rate() == pytest.approx(2 / 3, abs=0.1)
-    serve(model, ROW, CELL, [4], [0], steps=60)
-    assert model.acceptance_rate() < 0.15
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -306,7 +296,6 @@ def test_state_round_trips_and_goes_on_alike():
         model.add(r)
         copy.add(r)
     assert copy.sigma2 == model.sigma2
-    assert copy.acceptance_rate() == model.acceptance_rate()
     seed = int(rng.integers(2**31))
     for one in (model, copy):
         rng = np.random.default_rng(seed)
