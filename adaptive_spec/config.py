@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from adaptive_spec.cost.hardware import hardware
 from adaptive_spec.evidence import EVIDENCE
 from adaptive_spec.policy_config import PolicyConfig
-from adaptive_spec.tuning_file import InconsistentError, Problem, TuningError, TuningFile, nearest, write_yaml
+from adaptive_spec.tuning_file import InconsistentError, Problem, Section, TuningError, TuningFile, nearest, write_yaml
+from adaptive_spec.upkeep_config import LearnedConfig, MetricsConfig, ReloadConfig
 
 __all__ = [
     "AcceptanceConfig",
@@ -18,8 +19,11 @@ __all__ = [
     "ExplorationConfig",
     "FallbackConfig",
     "GuardConfig",
+    "LearnedConfig",
+    "MetricsConfig",
     "OnlineCostConfig",
     "PolicyConfig",
+    "ReloadConfig",
     "TuningConfig",
     "TuningError",
     "WatchdogConfig",
@@ -32,13 +36,7 @@ Count = Annotated[int, Field(ge=1)]
 FilePath = Annotated[Path, Field(strict=False)]
 
 
-class _Section(BaseModel):
-    """A part of the tuning file: unknown keys are errors, values keep their types, nothing changes later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
-
-
-class OnlineCostConfig(_Section):
+class OnlineCostConfig(Section):
     """Correction of the cost model from observed steps.
 
     Attributes
@@ -53,7 +51,7 @@ class OnlineCostConfig(_Section):
     memory_steps: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 100.0
 
 
-class CostConfig(_Section):
+class CostConfig(Section):
     """Where the seconds of a step come from.
 
     Attributes
@@ -120,7 +118,7 @@ class CostConfig(_Section):
         return self
 
 
-class AcceptanceConfig(_Section):
+class AcceptanceConfig(Section):
     """What a draft is worth before and while it is observed; see :mod:`adaptive_spec.acceptance`.
 
     Attributes
@@ -160,7 +158,7 @@ class AcceptanceConfig(_Section):
         return names
 
 
-class ExplorationConfig(_Section):
+class ExplorationConfig(Section):
     """The one ledger that pays for every probe and every off-step.
 
     Attributes
@@ -188,7 +186,7 @@ class ExplorationConfig(_Section):
         return self
 
 
-class GuardConfig(_Section):
+class GuardConfig(Section):
     """Never slower than off; see :mod:`adaptive_spec.guard`.
 
     Attributes
@@ -212,7 +210,7 @@ class GuardConfig(_Section):
     max_switches_per_minute: Annotated[int, Field(ge=2)] = 6
 
 
-class WatchdogConfig(_Section):
+class WatchdogConfig(Section):
     """Sees that the population's acceptance has collapsed; see :mod:`adaptive_spec.guard`.
 
     Attributes
@@ -233,7 +231,7 @@ class WatchdogConfig(_Section):
     memory_drafts: Count = 5000
 
 
-class FallbackConfig(_Section):
+class FallbackConfig(Section):
     """What happens when a policy is faulty.
 
     Attributes
@@ -254,18 +252,21 @@ class FallbackConfig(_Section):
     retry_after_steps: Count = 1000
 
 
-class TuningConfig(_Section):
+class TuningConfig(Section):
     """The settings of one deployment.
 
     Attributes
     ----------
     mode : str
-        ``on``, or ``off``: depth 0 for every sequence, whatever the policy.
+        ``on``; ``shadow``: decides and reports, but leaves the engine's own depth; ``off``: depth 0 for every
+        sequence, whatever the policy.
+    share : float
+        Share of the requests that are adapted, chosen by their ids; the others keep the engine's own depth.
     max_depth : int
         K: the most draft tokens of one sequence in one step.
     seed : int
         Seed of every random choice.
-    policy, cost, acceptance, exploration, guard, watchdog, fallback
+    policy, cost, acceptance, exploration, guard, watchdog, fallback, learned, metrics, reload
         The sections; see their classes.
 
     Raises
@@ -274,7 +275,8 @@ class TuningConfig(_Section):
         (a ValueError) from the constructor; :meth:`load` and :meth:`parse` raise :class:`TuningError`.
     """
 
-    mode: Literal["on", "off"] = "on"
+    mode: Literal["on", "shadow", "off"] = "on"
+    share: Probability = 1.0
     max_depth: Annotated[int, Field(ge=1, le=64)] = 8
     seed: Annotated[int, Field(ge=0)] = 0
     policy: PolicyConfig = PolicyConfig()
@@ -284,6 +286,9 @@ class TuningConfig(_Section):
     guard: GuardConfig = GuardConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
     fallback: FallbackConfig = FallbackConfig()
+    learned: LearnedConfig = LearnedConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    reload: ReloadConfig = ReloadConfig()
 
     @field_validator("mode", mode="before")
     @classmethod

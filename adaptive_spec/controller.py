@@ -18,7 +18,7 @@ from adaptive_spec.explore import Explorer, Ledger
 from adaptive_spec.fallback import Fallback
 from adaptive_spec.guard import Guard, Watchdog
 from adaptive_spec.in_flight import InFlight
-from adaptive_spec.learned import Learner, collect, take_over
+from adaptive_spec.learned import Learner, carry_over, collect, take_over
 from adaptive_spec.policy import DepthPolicy, SurvivalEstimate
 from adaptive_spec.sequence_table import SequenceTable
 from adaptive_spec.state_file import read_state, write_state
@@ -54,6 +54,11 @@ class Controller:
         Of every random choice.
     clock : callable
         Seconds; a replay hands in its own.
+
+    Attributes
+    ----------
+    enabled : bool
+        False gives every sequence depth 0, pinned ones too.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Controller:
         self.fallback = Fallback(clock=clock) if fallback is None else fallback
         self.identity = dict(identity or {})
         self.clock = clock
+        self.enabled = True
         policy.reset(self.max_depth, seed)
         self.explorer = None if self.ledger is None else Explorer(self.ledger, np.random.default_rng([seed, 1]))
         self._step = 0
@@ -100,6 +106,11 @@ class Controller:
     def counts(self) -> Counter[str]:
         """What had to be dropped, by reason: outcomes and times of unknown steps or sequences."""
         return self._in_flight.counts
+
+    @property
+    def personal(self) -> int:
+        """Live sequences for which a weight, a cap or a depth of their own was set."""
+        return self._table.personal
 
     def __len__(self) -> int:
         return len(self._table)
@@ -130,6 +141,7 @@ class Controller:
         """
         row = self._table.add(id, weight, max_depth, pinned_depth)
         self.acceptance.add(row)
+        self.fallback.add(self.policy, row)
         return row
 
     def remove(self, id: SequenceId) -> None:
@@ -152,14 +164,14 @@ class Controller:
         ValueError
             If the view's arrays don't fit together, or its evidence isn't the acceptance model's.
         """
-        view = self._resolve(view)
+        view = self._table.resolve(view, self.max_depth)
         cell = self.acceptance.cells(view.evidence)
         estimate = self.acceptance.estimate(view.row, cell)
         pinned = self._pinned(view)
         if pinned is None:
             decision = self._decide(view, estimate)
         else:
-            decision = self._carry(self._decide(_without(view, pinned), estimate), view, pinned)
+            decision = self._carry(self._decide(view.carrying(pinned), estimate), view, pinned)
         self._step += 1
         decision.step = self._step
         self._complete(decision, view, estimate)
@@ -179,7 +191,7 @@ class Controller:
         """
         if decision.step not in self._in_flight:
             raise ValueError(f"step {decision.step} is not in flight; revise the decision of a planned step")
-        view = self._resolve(view)
+        view = self._table.resolve(view, self.max_depth)
         cell = self.acceptance.cells(view.evidence)
         estimate = self.acceptance.estimate(view.row, cell)
         planned = self._table.spread(decision.row, decision.depth, 0)[view.row]
@@ -188,7 +200,7 @@ class Controller:
         revised = replace(decision, row=view.row, depth=depth, explored=explored, expected_tokens=NAN)
         fixed = explored | (self._table.pin[view.row] >= 0)  # what the policy has no say in
         if decision.decided_by == "policy" and depth.any():
-            carried = _without(replace(view, limit=depth), np.where(fixed, depth, -1))
+            carried = replace(view, limit=depth).carrying(np.where(fixed, depth, -1))
             lowered = self.fallback.revise(self.policy, carried, estimate, self.cost)
             revised.depth = np.where(fixed, depth, np.minimum(lowered.depth, depth))
             revised.tipping = lowered.tipping
@@ -197,46 +209,16 @@ class Controller:
         self._in_flight.keep(revised, view, cell)
         return revised
 
-    def _resolve(self, view: StepView) -> StepView:
-        """Check the view, and fill in what the controller knows of its sequences."""
-        batch = (len(view.row),)
-        if view.limit.shape != batch or view.context.shape != batch or view.evidence.shape[:1] != batch:
-            raise ValueError(
-                f"the view has {batch[0]} rows, but limit has shape {view.limit.shape}, context "
-                f"{view.context.shape} and evidence {view.evidence.shape}; all begin with the number of rows"
-            )
-        limit = np.minimum(view.limit, self.max_depth)
-        weight = view.weight
-        if self._table.personal:
-            np.minimum(limit, self._table.cap[view.row], out=limit)
-            weight = self._table.weight[view.row] if weight is None else weight
-        elif weight is None:
-            weight = np.ones(batch)
-        np.maximum(limit, 0, out=limit)
-        # Read-only, so that a policy that scribbles on its view is caught as a fault.
-        row, context, evidence, weight = view.row.view(), view.context.view(), view.evidence.view(), weight.view()
-        for array in (row, limit, context, evidence, weight):
-            array.flags.writeable = False
-        return StepView(
-            row,
-            limit,
-            context,
-            evidence,
-            weight,
-            view.prefill_tokens,
-            view.sampling_prefills,
-            view.lag,
-            view.carried_drafts,
-        )
-
     def _pinned(self, view: StepView) -> IntArray | None:
         """Depth of each pinned sequence, -1 for the others; None if none is pinned."""
-        if not self._table.personal:
+        if not (self._table.personal and self.enabled):
             return None
         pin = self._table.pin[view.row]
         return np.minimum(pin, view.limit) if (pin >= 0).any() else None
 
     def _decide(self, view: StepView, estimate: SurvivalEstimate) -> Decision:
+        if not self.enabled:
+            return self._off(view, "off", "the mode is off")
         if not view.limit.any():
             return self._off(view, "limits", "no sequence may have a draft in this step")
         broken = self.watchdog is not None and self.watchdog.tripped
@@ -262,6 +244,7 @@ class Controller:
         """Add the pinned sequences' drafts, which the decision was made around."""
         decision.depth = np.where(pinned >= 0, pinned, decision.depth)
         decision.draft_depth = max(decision.draft_depth, int(pinned.max()))
+        decision.pinned = int(np.count_nonzero(pinned >= 0))
         decision.row = view.row
         decision.expected_tokens = decision.expected_seconds = NAN
         return decision
@@ -296,12 +279,12 @@ class Controller:
             self.counts["outcomes of unknown steps"] += 1
             return
         outcome, index = self._in_flight.match(outcome, pending)
-        if not len(index):
+        if not len(outcome.ids):
             return
         verified, accepted = outcome.verified, outcome.accepted
         depth = pending.decision.depth[index]
-        good = (accepted >= 0) & (accepted <= verified) & (verified <= depth) & (verified <= outcome.drafted)
-        if not good.all():
+        most = depth if verified is outcome.drafted else np.minimum(depth, outcome.drafted)
+        if accepted.min() < 0 or not ((accepted <= verified) & (verified <= most)).all():
             raise ValueError(
                 f"outcome of step {outcome.step} breaks 0 <= accepted <= verified <= min(depth, drafted): "
                 f"accepted {accepted.tolist()}, verified {verified.tolist()}, drafted {outcome.drafted.tolist()}, "
@@ -313,11 +296,12 @@ class Controller:
             self.acceptance.forget()  # what was learned from a broken drafter says nothing of the mended one
         else:
             self.acceptance.observe(view.row[index], pending.cell[index], verified, accepted)
-        kept = accepted + 1
-        pending.tokens += float(kept.sum() if view.weight is None else view.weight[index] @ kept)
-        pending.answer(index)
-        answered = Outcome(outcome.step, outcome.ids, outcome.drafted, verified, accepted, view.row[index])
-        self.fallback.inform(self.policy, answered)
+        assert view.weight is not None  # the table filled it in
+        pending.tokens += float(view.weight[index] @ (accepted + 1))
+        pending.answer(index, len(accepted))
+        if type(self.policy).observe is not DepthPolicy.observe:  # else it learns nothing from outcomes
+            answered = Outcome(outcome.step, outcome.ids, outcome.drafted, verified, accepted, view.row[index])
+            self.fallback.inform(self.policy, answered)
         self._in_flight.settle(outcome.step)
 
     def observe_time(self, time: StepTime) -> None:
@@ -348,6 +332,35 @@ class Controller:
         self._goodput = self._tokens / self._seconds
 
     # ---------------------------------------------------------------- what was learned
+
+    def adopt(self, other: Controller) -> list[str]:
+        """Go on with the settings of a fresh controller, between any two steps.
+
+        The sequences, the steps in flight and all counts stay, and so does what was learned as far as it
+        fits. `other` is used up.
+
+        Parameters
+        ----------
+        other : Controller
+            Built from new settings, with this one's K, evidence, cost model and clock.
+
+        Returns
+        -------
+        list of str
+            The parts that begin anew, since what was learned says nothing to them.
+
+        Raises
+        ------
+        ValueError
+            If K or the evidence is another; nothing is changed then.
+        """
+        other.acceptance.succeed(self.acceptance)
+        kept, made = self._learners(), other._learners()
+        anew = carry_over(self.policy, kept, other.policy, {name: made[name] for name in made if name != "acceptance"})
+        other.fallback.faults = self.fallback.faults
+        for part in ("policy", "acceptance", "fallback", "ledger", "explorer", "guard", "watchdog", "enabled"):
+            setattr(self, part, getattr(other, part))
+        return anew
 
     def save(self, path: str | Path) -> None:
         """Write all that was learned to `path`, whole or not at all."""
@@ -384,11 +397,3 @@ class Controller:
             "watchdog": self.watchdog,
         }
         return {name: part for name, part in parts.items() if part is not None}
-
-
-def _without(view: StepView, carried: IntArray) -> StepView:
-    """The view in which the sequences with `carried` >= 0 have that depth already, as positions of the pass."""
-    is_carried = carried >= 0
-    limit = np.where(is_carried, 0, view.limit)
-    limit.flags.writeable = False
-    return replace(view, limit=limit, carried_drafts=view.carried_drafts + int(carried[is_carried].sum()))

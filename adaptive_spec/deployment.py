@@ -13,6 +13,7 @@ from adaptive_spec.config import CostConfig, TuningConfig
 from adaptive_spec.controller import Controller
 from adaptive_spec.cost import DraftCost, ModelGeometry, Online, Profile, Roofline, StepCost, hardware
 from adaptive_spec.cost.factor import LOCAL_DEVIATION
+from adaptive_spec.evidence import EvidenceFeature
 from adaptive_spec.explore import Ledger
 from adaptive_spec.fallback import Fallback
 from adaptive_spec.guard import Guard, Watchdog
@@ -24,7 +25,7 @@ def make_controller(
     tuning: TuningConfig,
     *,
     cost: StepCost | None,
-    evidence: Sequence[str] = (),
+    evidence: Sequence[str | EvidenceFeature] = (),
     identity: Mapping[str, str] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Controller:
@@ -36,8 +37,8 @@ def make_controller(
         The deployment's settings.
     cost : StepCost, optional
         What a step costs, measured or computed by the engine.
-    evidence : sequence of str
-        Names of the evidence columns that the engine's drafter reports, in order.
+    evidence : sequence of str or EvidenceFeature
+        The evidence columns that the engine's drafter reports, in order.
     identity : mapping of str to str, optional
         Names the target model and the drafter.
     clock : callable
@@ -45,7 +46,7 @@ def make_controller(
     """
     ledger = Ledger(**_arguments(tuning.exploration)) if tuning.exploration.enabled else None
     budget = tuning.fallback
-    return Controller(
+    controller = Controller(
         tuning.policy.make(tuning.max_depth, tuning.seed),
         AcceptanceModel(tuning.max_depth, evidence, **_arguments(tuning.acceptance)),
         cost=cost,
@@ -65,6 +66,49 @@ def make_controller(
         seed=tuning.seed,
         clock=clock,
     )
+    controller.enabled = tuning.mode != "off"
+    return controller
+
+
+def wants_cost(tuning: TuningConfig) -> bool:
+    """Whether a tuning has use for a cost model: its policy, or the guard and the exploration beside it."""
+    policy = tuning.policy.make(tuning.max_depth, tuning.seed)
+    return policy.needs_cost or (policy.explores and (tuning.guard.enabled or tuning.exploration.enabled))
+
+
+def retune(controller: Controller, tuning: TuningConfig) -> list[str]:
+    """Let a running controller go on by other settings, between any two steps.
+
+    Parameters
+    ----------
+    controller : Controller
+        Keeps its sequences, its steps in flight and what it has learned.
+    tuning : TuningConfig
+        The new settings, of the same `max_depth`.
+
+    Returns
+    -------
+    list of str
+        The parts of the controller that begin anew, since what was learned says nothing to them.
+
+    Raises
+    ------
+    ValueError
+        If the controller can't go on by them; it is then as it was.
+    """
+    if controller.cost is None and wants_cost(tuning):
+        raise ValueError(
+            f"policy: {tuning.policy.name!r}, or the guard and exploration beside it, needs a cost model, and the "
+            "engine was started without one; restart it to have its passes timed"
+        )
+    fresh = make_controller(
+        tuning,
+        cost=controller.cost,
+        evidence=controller.acceptance.evidence,
+        identity=controller.identity,
+        clock=controller.clock,
+    )
+    return controller.adopt(fresh)
 
 
 def _arguments(section: BaseModel) -> dict[str, Any]:

@@ -51,6 +51,8 @@ EVIDENCE: dict[str, EvidenceFeature] = {
         EvidenceFeature("age", (2.0, 8.0)),
         # Share of the matched places that continue with the same token.
         EvidenceFeature("agreement", (0.4, 0.7, 0.95)),
+        # Drafts of the sequence's latest verification that were accepted: none was verified yet | 0 | 1 | 2-3 | 4+.
+        EvidenceFeature("last_accepted", (0.0, 1.0, 2.0, 4.0)),
         # Log-odds of the likeliest token of the draft distribution at position 1.
         EvidenceFeature("log_odds", (-1.0, 0.0, 1.0, 2.5)),
     )

@@ -107,6 +107,13 @@ class Fallback:
         self._in_a_row = 0
         return decision
 
+    def add(self, policy: DepthPolicy, row: int) -> None:
+        """Tell the policy of a fresh sequence; one that fails at it is counted, nothing more."""
+        try:
+            policy.add(row)
+        except Exception as error:
+            self._count(policy, "add", f"raised {error!r} when a sequence was added")
+
     def inform(self, policy: DepthPolicy, record: Outcome | StepTime) -> None:
         """Hand the policy an outcome or a time; a policy that fails to learn is counted, nothing more."""
         try:
@@ -130,7 +137,7 @@ class Fallback:
         if not len(depth):
             return
         # As unsigned numbers, negative depths are huge: one comparison finds both kinds of fault.
-        if not np.less_equal(depth.astype(np.uint64), view.limit.view(np.uint64)).all():
+        if not np.less_equal(depth.astype(np.int64, copy=False).view(np.uint64), view.limit.view(np.uint64)).all():
             if depth.min() < 0:
                 raise PolicyFault(f"chose a negative depth ({int(depth.min())})", "negative depth")
             i = int(np.argmax(depth > view.limit))

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from adaptive_spec.policy import DepthPolicy
 
+COUNTED = {"guard": "switches", "watchdog": "trips"}  # counts that go on whatever becomes of what was learned
+
 
 class Learner(Protocol):
     """A part of the controller that learns."""
@@ -52,6 +54,44 @@ def take_over(
     except (KeyError, TypeError, ValueError) as error:
         _restore(before, policy, learners)
         raise ValueError(f"the saved state doesn't fit this controller: {error}") from error
+
+
+def carry_over(
+    policy: DepthPolicy,
+    learners: Mapping[str, Learner],
+    new_policy: DepthPolicy,
+    new_learners: Mapping[str, Learner],
+) -> list[str]:
+    """Give fresh parts, one by one, what the parts that they replace have learned.
+
+    Returns
+    -------
+    list of str
+        Names of the fresh parts that begin anew, since it didn't fit them.
+    """
+    anew = []
+    for name, part in new_learners.items():
+        old = learners.get(name)
+        if old is part:
+            continue
+        if old is None or not _took(part, old):
+            anew.append(name)
+        if old is not None and name in COUNTED:
+            setattr(part, COUNTED[name], getattr(old, COUNTED[name]))
+    if type(policy) is not type(new_policy) or not _took(new_policy, policy):
+        anew.append("policy")
+    return anew
+
+
+def _took(part: Learner, old: Learner) -> bool:
+    """Whether a part could take over what an old one learned; else it is as it was."""
+    before = part.state()
+    try:
+        part.restore(old.state())
+    except (KeyError, TypeError, ValueError):
+        part.restore(before)
+        return False
+    return True
 
 
 def _restore(state: Mapping[str, object], policy: DepthPolicy, learners: Mapping[str, Learner]) -> None:

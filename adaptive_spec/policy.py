@@ -82,6 +82,9 @@ class DepthPolicy(ABC):
     def reset(self, max_depth: int, seed: int) -> None:  # noqa: B027 - a stateless policy has nothing to reset
         """Forget everything and start anew for depths 0..`max_depth`; ValueError for parameters that can't serve it."""
 
+    def add(self, row: int) -> None:  # noqa: B027 - most policies keep nothing of single sequences
+        """A fresh sequence takes this row: whatever was kept of the one before it no longer holds."""
+
     def decide(self, view: StepView, acceptance: SurvivalEstimate, cost: StepCost | None) -> Decision:
         """Choose the depths of a step and record what is expected of them.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from adaptive_spec.step import BoolArray, FloatArray, IntArray, SequenceId
+from adaptive_spec.step import BoolArray, FloatArray, IntArray, SequenceId, StepView
 
 UNLIMITED = np.iinfo(np.int64).max
 
@@ -89,6 +89,40 @@ class SequenceTable:
         except KeyError:
             get = self._row.get
             return np.array([get(id, -1) for id in ids], dtype=np.int64)
+
+    def resolve(self, view: StepView, max_depth: int) -> StepView:
+        """Check a view, and fill in what is set for its sequences; ValueError if its arrays don't fit together.
+
+        The view that is returned is read-only, so that a policy that scribbles on it is caught as a fault.
+        """
+        batch = (len(view.row),)
+        if view.limit.shape != batch or view.context.shape != batch or view.evidence.shape[:1] != batch:
+            raise ValueError(
+                f"the view has {batch[0]} rows, but limit has shape {view.limit.shape}, context "
+                f"{view.context.shape} and evidence {view.evidence.shape}; all begin with the number of rows"
+            )
+        limit = np.minimum(view.limit, max_depth)
+        weight = view.weight
+        if self.personal:
+            np.minimum(limit, self.cap[view.row], out=limit)
+            weight = self.weight[view.row] if weight is None else weight
+        elif weight is None:
+            weight = np.ones(batch)
+        np.maximum(limit, 0, out=limit)
+        row, context, evidence, weight = view.row.view(), view.context.view(), view.evidence.view(), weight.view()
+        for array in (row, limit, context, evidence, weight):
+            array.flags.writeable = False
+        return StepView(
+            row,
+            limit,
+            context,
+            evidence,
+            weight,
+            view.prefill_tokens,
+            view.sampling_prefills,
+            view.lag,
+            view.carried_drafts,
+        )
 
     def spread(self, row: IntArray, value: IntArray | BoolArray, fill: int) -> IntArray:
         """An array over all rows that holds `value` at `row` and `fill` elsewhere; its last place is for row -1."""

@@ -93,6 +93,13 @@ class StepView:
             weight=None if self.weight is None else self.weight[keep],
         )
 
+    def carrying(self, depth: IntArray) -> StepView:
+        """Return the view in which sequences with `depth` >= 0 have that depth already, as positions of the pass."""
+        carried = depth >= 0
+        limit = np.where(carried, 0, self.limit)
+        limit.flags.writeable = False
+        return replace(self, limit=limit, carried_drafts=self.carried_drafts + int(depth[carried].sum()))
+
 
 @dataclass(slots=True, frozen=True)
 class Tipping:
@@ -200,13 +207,15 @@ class Decision:
     expected_seconds : float
         Seconds that it is expected to take (NaN where there is no cost model).
     decided_by : str
-        ``policy``, or what overruled it: ``fallback``, ``guard``, ``watchdog``, ``off-step``, ``off``.
+        ``policy``, or what overruled it: ``fallback``, ``guard``, ``watchdog``, ``off-step``, ``limits``, ``off``.
     tipping : Tipping, optional
         Where the policy stopped buying.
     explored : bool array, shape (B,)
         Sequences that were drafted deeper than the policy chose, to learn.
     reason : str
         Why, when `decided_by` is not ``policy``.
+    pinned : int
+        Sequences whose depth their owner has set.
     """
 
     step: int
@@ -220,6 +229,7 @@ class Decision:
     explored: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     reason: str = ""
     survival: FloatArray | None = None  # [B, K], the mean estimate the decision saw
+    pinned: int = 0
 
     def explain(self, i: int) -> str:
         """Say in one sentence why sequence `i` of the step has its depth."""
@@ -254,7 +264,8 @@ class Outcome:
     drafted, verified, accepted : int array, shape (B,)
         Drafts made, drafts that the target judged (cut ones, by a grammar say, are not), drafts kept.
     row : int array, shape (B,), optional
-        Rows of the sequences, as policies know them from the view; the controller fills it in.
+        Rows of the sequences; policies always find it filled in. An engine that answers all of a decision's
+        sequences in its order may hand in ``decision.row``, which spares looking the ids up.
     """
 
     step: int

@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 Location: TypeAlias = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """A part of a tuning file: unknown keys are errors, values keep their types, nothing changes later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class TuningError(ValueError):

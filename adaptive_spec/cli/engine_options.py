@@ -30,6 +30,9 @@ DrafterArguments = Annotated[
 Tuning = Annotated[Path | None, typer.Option(help="Tuning file (YAML); see adaptive-spec validate.")]
 Dtype = Annotated[str, typer.Option(help="Type of weights and arithmetic: auto, float32, bfloat16, float16.")]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Tokens a sequence may have; the model's if not given.")]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port while it runs.")
+]
 KvBlocks = Annotated[int | None, typer.Option(min=1, help="Blocks of the KV cache; by free memory if not given.")]
 
 
@@ -100,6 +103,13 @@ def load_tuning(path: Path | None) -> TuningConfig:
         return TuningConfig.load(path)
     except TuningError as error:
         raise CommandError(str(error)) from error
+
+
+def with_metrics_port(tuning: TuningConfig, port: int | None) -> TuningConfig:
+    """The tuning with another port for its metrics, if one is given."""
+    if port is None:
+        return tuning
+    return tuning.model_copy(update={"metrics": tuning.metrics.model_copy(update={"port": port, "enabled": True})})
 
 
 def chat_prompt(llm: LLM, text: str, chat: bool) -> str | list[int]:

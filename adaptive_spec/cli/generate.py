@@ -18,11 +18,13 @@ from adaptive_spec.cli.engine_options import (
     EngineOptions,
     KvBlocks,
     MaxModelLen,
+    MetricsPort,
     Model,
     Tuning,
     chat_prompt,
     drafter_arguments,
     load_tuning,
+    with_metrics_port,
 )
 from adaptive_spec.cli.failure import CommandError, UsageError, failing
 from adaptive_spec.cli.policy_argument import SYNTAX, tuning_for
@@ -93,6 +95,7 @@ def generate(
     concurrency: Annotated[int, typer.Option(min=1, help="Prompts that are answered at once, at most.")] = 16,
     max_model_len: MaxModelLen = None,
     num_kv_blocks: KvBlocks = None,
+    metrics_port: MetricsPort = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Answer a prompt or a file of prompts, each sequence at its own depth at every step."""
@@ -104,6 +107,7 @@ def generate(
     settings = load_tuning(tuning)
     if policy is not None:
         settings = tuning_for(policy, settings)
+    settings = with_metrics_port(settings, metrics_port)
     options = EngineOptions(
         model,
         drafter,
@@ -120,6 +124,7 @@ def generate(
     began = time.perf_counter()
     _run(llm, requests, live)
     seconds = time.perf_counter() - began
+    llm.close()
     _report(llm, answers, seconds, live, as_json)
 
 

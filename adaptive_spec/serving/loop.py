@@ -89,6 +89,8 @@ class StepReport:
         Those that lost their KV blocks; those that ended.
     time : StepTime
         What the pass carried and took.
+    decision_seconds : float
+        What deciding took (NaN without a decision).
     """
 
     decision: Decision | None
@@ -103,6 +105,7 @@ class StepReport:
     preempted: list[Sequence]
     finished: list[Sequence] = field(default_factory=list)
     time: StepTime = field(default_factory=lambda: StepTime(0, 0, 0, 0, 0))
+    decision_seconds: float = NAN
 
     @property
     def num_tokens(self) -> int:
@@ -167,11 +170,12 @@ class ServingLoop:
         began = self.clock()
         step = self.scheduler.schedule(self.controller.max_depth)
         self._begin(step)
-        decision, view, offer_seconds = self._decide(step)
+        decision, view, offer_seconds, decision_seconds = self._decide(step)
         self.scheduler.reserve(step)
         result = self.runner.execute(step)
         context = sum(s.num_computed for s in step.decoding) + sum(c.start for c in step.prefills)
         report = self._apply(step, decision, view, result)
+        report.decision_seconds = decision_seconds
         report.time = StepTime(
             step=0 if decision is None else decision.step,
             positions=len(step.decoding) + report.prefill_tokens + int(result.drafted.sum()),
@@ -185,7 +189,8 @@ class ServingLoop:
         )
         if decision is not None:
             ids = [sequence.id for sequence in step.decoding]
-            self.controller.observe(Outcome(decision.step, ids, result.drafted, result.verified, result.accepted))
+            drafted, verified, accepted = result.drafted, result.verified, result.accepted
+            self.controller.observe(Outcome(decision.step, ids, drafted, verified, accepted, decision.row))
         report.time.step_seconds = self.clock() - began
         if decision is not None:
             self.controller.observe_time(report.time)
@@ -201,10 +206,10 @@ class ServingLoop:
                 self.runner.add(sequence)
                 self._begun.add(sequence.id)
 
-    def _decide(self, step: ScheduledStep) -> tuple[Decision | None, StepView | None, float]:
-        """Fill in the step's depths; return the decision, what it was made from, and the seconds of the offers."""
+    def _decide(self, step: ScheduledStep) -> tuple[Decision | None, StepView | None, float, float]:
+        """Fill in the step's depths; return decision, what it was made from, seconds of offers and of deciding."""
         if not step.decoding:
-            return None, None, 0.0
+            return None, None, 0.0, NAN
         began = self.clock()
         count, evidence, lag = self.runner.offers(step.decoding, step.limit)
         if "age" in self.controller.evidence:  # known here; it stands last, behind what the runner knows
@@ -219,10 +224,12 @@ class ServingLoop:
             sampling_prefills=len(step.ending),
             lag=lag,
         )
+        began = self.clock()
         decision = self.controller.plan(view)
+        decision_seconds = self.clock() - began
         step.depth = decision.depth
         step.draft_depth = decision.draft_depth
-        return decision, view, offer_seconds
+        return decision, view, offer_seconds, decision_seconds
 
     def _apply(
         self, step: ScheduledStep, decision: Decision | None, view: StepView | None, result: StepResult
@@ -259,7 +266,7 @@ class ServingLoop:
 
     def _advance(self, sequence: Sequence, tokens: list[int], finished: list[Sequence]) -> int:
         """Advance one sequence; a fault of its own (its text can't be decoded, say) ends it and no other."""
-        before = sequence.num_output_tokens
+        before = len(sequence.tokens)
         try:
             self.scheduler.advance(sequence, tokens)
         except Exception as error:
@@ -267,7 +274,7 @@ class ServingLoop:
             self.scheduler.abort(sequence, "error", f"{type(error).__name__}: {error}")
         if sequence.finished:
             finished.append(sequence)
-        return sequence.num_output_tokens - before
+        return len(sequence.tokens) - before
 
     def _forget(self, sequence: Sequence) -> None:
         self.controller.remove(sequence.id)

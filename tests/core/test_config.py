@@ -114,7 +114,7 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
     (line,) = errors("seed: 1\nexploration:\n  shore: 0.1\n")
     assert line.startswith("t.yaml:3: exploration.shore: unknown key; did you mean 'share'?")
     (line,) = errors("zzz: 1")
-    assert line.startswith("t.yaml:1: zzz: unknown key; known: mode, max_depth")
+    assert line.startswith("t.yaml:1: zzz: unknown key; known: mode, share, max_depth")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         ("max_depth: '8'", "t.yaml:1: max_depth:", "integer"),
         ("max_depth: 0", "t.yaml:1: max_depth:", "greater than or equal to 1, not 0"),
         ("seed: -1", "t.yaml:1: seed:", "greater than or equal to 0"),
-        ("mode: maybe", "t.yaml:1: mode:", "'on' or 'off'"),
+        ("mode: maybe", "t.yaml:1: mode:", "'on', 'shadow' or 'off'"),
         ("guard: {enabled: 1}", "t.yaml:1: guard.enabled:", "boolean"),
         ("acceptance:\n  prior: 1.0", "t.yaml:2: acceptance.prior:", "less than 1"),
         ("acceptance: {forgetting: .nan}", "t.yaml:1: acceptance.forgetting:", ""),

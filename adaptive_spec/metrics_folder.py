@@ -1,0 +1,111 @@
+"""MetricsFolder: metrics of one process on the ``/metrics`` endpoint of another, by files in a shared folder.
+
+vLLM answers ``/metrics`` in its API server, from prometheus_client's registry of that process; its scheduler, and so
+its depths, live in the engine core's process. The engine core writes files in the format of prometheus_client's
+multiprocess mode. Where vLLM runs in that mode itself (several API servers, or ``PROMETHEUS_MULTIPROC_DIR`` set by
+hand) it reads them with its own; otherwise :func:`offer_folder` lets the API server's registry read a folder of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_spec.metrics import MetricsCollector
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from adaptive_spec.upkeep import Upkeep
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's own
+VARIABLE = "ADAPTIVE_SPEC_METRICS_DIR"
+
+_folder: tempfile.TemporaryDirectory[str] | None = None  # goes with this process
+
+
+def offer_folder(registry: CollectorRegistry) -> None:
+    """Let a registry read what the processes write that this one will start.
+
+    To be called in the process that answers ``/metrics``, before it starts the others: they find the folder in
+    the environment. A second call does nothing, nor does one in such a process, nor in prometheus_client's
+    multiprocess mode.
+    """
+    global _folder
+    if _folder is not None or folder_offered() is not None:
+        return
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    _folder = tempfile.TemporaryDirectory(prefix="adaptive-spec-metrics-")
+    os.environ[VARIABLE] = _folder.name
+    registry.register(MultiProcessCollector(None, _folder.name))  # type: ignore[no-untyped-call]
+
+
+def folder_offered() -> Path | None:
+    """The folder that whoever answers ``/metrics`` reads; None if nobody does."""
+    name = os.environ.get(MULTIPROCESS) or os.environ.get(VARIABLE)
+    return Path(name) if name and os.path.isdir(name) else None
+
+
+class MetricsFolder:
+    """Writes a deployment's metrics to a folder, as prometheus_client's multiprocess mode reads them.
+
+    Parameters
+    ----------
+    deployment : Upkeep
+        Whose metrics.
+    folder : path
+        An existing folder; this process gets files of its own in it.
+    """
+
+    def __init__(self, deployment: Upkeep, folder: str | Path) -> None:
+        from prometheus_client.mmap_dict import MmapedDict
+
+        self._collector = MetricsCollector()
+        self._collector.deployments.append(deployment)
+        # An underscore would end the name's part that tells processes apart.
+        name = f"adaptive-spec-{deployment.engine}-{os.getpid()}".replace("_", "-")
+        self._files: dict[str, Any] = {
+            kind: MmapedDict(str(Path(folder) / f"{prefix}_{name}.db"))  # type: ignore[no-untyped-call]
+            for kind, prefix in (("counter", "counter"), ("histogram", "histogram"), ("gauge", "gauge_mostrecent"))
+        }
+        self._keys: dict[tuple[str, str, tuple[str, ...]], str] = {}
+
+    def write(self) -> None:
+        """Bring the files up to date."""
+        now = time.time()
+        for family in self._collector.collect():
+            file = self._files[family.type]
+            below: dict[tuple[str, ...], float] = {}  # the bucket before, of each histogram
+            for sample in family.samples:
+                if family.type == "histogram":
+                    if sample.name.endswith("_count"):  # the reader's own sum of all buckets
+                        continue
+                    own = tuple(value for label, value in sample.labels.items() if label != "le")
+                    if sample.name.endswith("_bucket"):  # cumulative here, single there
+                        value, below[own] = sample.value - below.get(own, 0.0), sample.value
+                    else:
+                        value = sample.value
+                else:
+                    value = sample.value
+                file.write_value(self._key(family, sample), value, now)
+
+    def _key(self, family: Any, sample: Any) -> str:
+        from prometheus_client.mmap_dict import mmap_key
+
+        name = (family.name, sample.name, tuple(sample.labels.values()))
+        if name not in self._keys:
+            self._keys[name] = mmap_key(
+                family.name, sample.name, list(sample.labels), list(sample.labels.values()), family.documentation
+            )
+        return self._keys[name]
+
+    def close(self) -> None:
+        """Write the last state, and close the files; the counters stay for the reader."""
+        self.write()
+        for file in self._files.values():
+            file.close()
+        self._files = {}
