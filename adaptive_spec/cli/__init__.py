@@ -1,4 +1,4 @@
-"""The `adaptive-spec` command: generate, bench, validate."""
+"""The `adaptive-spec` command: generate, bench, validate, record, compare, report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from adaptive_spec import __version__
-from adaptive_spec.cli import bench, generate, validate
+from adaptive_spec.cli import bench, compare, generate, record, report, validate
 from adaptive_spec.cli.failure import CommandError
 
 app = typer.Typer(
@@ -22,6 +22,9 @@ app = typer.Typer(
 validate.register(app)
 generate.register(app)
 bench.register(app)
+record.register(app)
+compare.register(app)
+report.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -84,9 +84,19 @@ class Scheduler:
         Positions that a step may carry, at least `max_num_seqs`.
     max_model_len : int
         Tokens that a sequence may have, prompt and output.
+    max_prefill_chunk : int, optional
+        Most positions of one prompt in one step; None: what the budget leaves.
     """
 
-    def __init__(self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        max_prefill_chunk: int | None = None,
+    ) -> None:
         if max_num_seqs < 1:
             raise ValueError(f"max_num_seqs is {max_num_seqs}; it must be 1 or more")
         if max_num_batched_tokens < max_num_seqs:
@@ -94,10 +104,13 @@ class Scheduler:
                 f"max_num_batched_tokens ({max_num_batched_tokens}) is below max_num_seqs ({max_num_seqs}); "
                 "a step must have a position for every sequence"
             )
+        if max_prefill_chunk is not None and max_prefill_chunk < 1:
+            raise ValueError(f"max_prefill_chunk is {max_prefill_chunk}; it must be 1 or more")
         self.pool = pool
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
+        self.max_prefill_chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         self.waiting: deque[Sequence] = deque()  # both queues are in the order of arrival, and
         self.running: list[Sequence] = []  # who runs arrived before all who wait
 
@@ -162,13 +175,16 @@ class Scheduler:
         """Give every decoding sequence the block of its next position; preempt the latest where there are none."""
         decoding: list[Sequence] = []
         preempted: list[Sequence] = []
+        size = self.pool.block_size
         i = 0
         while i < len(self.running):
             sequence = self.running[i]
             i += 1
             if sequence.prefilling:
                 continue
-            while not self.pool.grow(sequence, len(sequence.tokens)):
+            while len(sequence.tokens) > len(sequence.blocks) * size and not self.pool.grow(
+                sequence, len(sequence.tokens)
+            ):
                 latest = self.running.pop()
                 self._preempt(latest)
                 preempted.append(latest)
@@ -179,7 +195,7 @@ class Scheduler:
         return decoding, preempted
 
     def _prefill(self, sequence: Sequence, budget: int, prefills: list[Chunk]) -> int:
-        length = min(budget, sequence.num_prefill - sequence.num_computed)
+        length = min(budget, self.max_prefill_chunk, sequence.num_prefill - sequence.num_computed)
         prefills.append(Chunk(sequence, sequence.num_computed, length))
         return length
 

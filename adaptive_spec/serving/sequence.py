@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -112,8 +111,10 @@ class Sequence:
         """Whether it has ended, for whatever reason."""
         return self.status is Status.FINISHED
 
-    def append(self, tokens: Iterable[int]) -> int:
+    def append(self, tokens: list[int]) -> int:
         """Take verified tokens until one ends the sequence; return how many were taken."""
+        if self.sink is None and self.eos_token_ids.isdisjoint(tokens) and self.stop_token_ids.isdisjoint(tokens):
+            return self._append_plain(tokens)
         taken = 0
         output = self.num_output_tokens
         for token in tokens:
@@ -136,6 +137,16 @@ class Sequence:
                 continue
             break
         return taken
+
+    def _append_plain(self, tokens: list[int]) -> int:
+        """Take tokens none of which ends the text by itself."""
+        room = self.num_prompt_tokens + self.max_tokens - len(self.tokens)
+        if len(tokens) < room:
+            self.tokens += tokens
+            return len(tokens)
+        self.tokens += tokens[:room]
+        self.finish("length")
+        return room
 
     def finish(self, finish_reason: str, stop_reason: int | str | None = None) -> None:
         """End the sequence."""

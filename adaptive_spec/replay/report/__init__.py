@@ -1,0 +1,1 @@
+"""The report of a comparison: one self-contained HTML page with plots in SVG."""
