@@ -1,10 +1,11 @@
 """Make the frozen table of a benchmark: the model's own answers to all prompts that the benchmark does not use.
 
-    python -m adaptive_spec.experiments.corpus_table code.jsonl chat.jsonl --table table.npz
-    adaptive-spec bench --file code.jsonl --file chat.jsonl --drafter corpus_ngram --drafter-arg table=table.npz
+    python -m adaptive_spec.experiments.corpus_table code.jsonl chat.jsonl --settle 64 --table table.npz
+    adaptive-spec bench --file code.jsonl --file chat.jsonl --settle 64 \\
+        --drafter corpus_ngram --drafter-arg table=table.npz
 
-The benchmark's set is the one that `adaptive-spec bench` takes with the same files, number and seed; neither
-its prompts nor its answers are in the table.
+The benchmark's sets, those measured and those to settle on, are the ones that `adaptive-spec bench` takes with the
+same files, numbers and seed; neither their prompts nor their answers are in the table.
 """
 
 from __future__ import annotations
@@ -15,20 +16,14 @@ from typing import Annotated
 import typer
 
 from adaptive_spec.cli.failure import CommandError
-from adaptive_spec.cli.prompts import Prompt, mix, read_prompts
-
-
-def outside(files: list[list[Prompt]], count: int, seed: int) -> list[Prompt]:
-    """The prompts that the benchmark's set leaves over, each text once, without any text that the set holds."""
-    held_out = {prompt.text for prompt in mix(files, count, seed)}
-    left = {prompt.text: prompt for prompts in files for prompt in prompts if prompt.text not in held_out}
-    return list(left.values())
+from adaptive_spec.cli.prompts import mix, others, read_prompts, settling
 
 
 def main(
     file: Annotated[list[Path], typer.Argument(help="Files of prompts, as `adaptive-spec bench` takes them.")],
     table: Annotated[Path, typer.Option(help="The file to write.")],
     num_prompts: Annotated[int, typer.Option(min=1, help="Size of the benchmark's set.")] = 64,
+    settle: Annotated[int, typer.Option(min=0, help="The benchmark's.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The benchmark's.")] = 0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every answer.")] = 128,
     model: Annotated[str, typer.Option(help="As `adaptive-spec generate` takes it.")] = "smollm2",
@@ -36,7 +31,10 @@ def main(
 ) -> None:
     """Answer the other prompts and learn a table from prompts and answers."""
     try:
-        prompts = outside([read_prompts(path) for path in file], num_prompts, seed)
+        files = [read_prompts(path) for path in file]
+        measured = mix(files, num_prompts, seed)
+        left = others(files, measured, settling(files, measured, settle, seed))
+        prompts = [prompt for some in left for prompt in some]
         if not prompts:
             raise CommandError("every prompt is in the benchmark's set; give more of them, or a smaller --num-prompts")
         from adaptive_spec.config import TuningConfig

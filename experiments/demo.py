@@ -148,7 +148,7 @@ def compare(
                     progress.advance(task)
                     return result
 
-                comparison.play_round(run_one)
+                comparison.add_round({policy: run_one(policy) for policy in comparison.order})
             # Sequences were queued in the order of the prompts, and ids rise.
             first = sorted(recorder.strips)[: len(prompts)]
             settings.append(Setting(comparison, [recorder.strips[id] for id in first]))

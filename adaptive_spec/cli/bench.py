@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -31,8 +31,9 @@ from adaptive_spec.cli.engine_options import (
 from adaptive_spec.cli.failure import CommandError, UsageError, failing
 from adaptive_spec.cli.generate import sampling_params
 from adaptive_spec.cli.policy_argument import SYNTAX, fixed_depth, split_list, tuning_for, unique
-from adaptive_spec.cli.policy_run import PolicyRun, run_policy
-from adaptive_spec.cli.prompts import Prompt, mix, read_prompts
+from adaptive_spec.cli.policy_run import play_policy, run_policy
+from adaptive_spec.cli.prompts import Prompt, mix, read_prompts, settling
+from adaptive_spec.cli.turns import TurnClock, take_turns
 from adaptive_spec.config import TuningConfig
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ Examples:
 
   adaptive-spec bench --file prompts.jsonl --policies none,fixed:4,roofline-budget:horizon=run --json > bench.json
 
-  adaptive-spec bench --file prompts.jsonl --drafter corpus_ngram --drafter-arg table=table.npz --by-category
+  adaptive-spec bench --file prompts.jsonl --settle 64 --drafter corpus_ngram --drafter-arg table=table.npz
 """
 
 
@@ -70,7 +71,10 @@ def bench(
     rounds: Annotated[
         str, typer.Option(help=f"Number, or auto: until every ratio is within 3 %, {MAX_AUTO_ROUNDS} at most.")
     ] = "auto",
-    warm: Annotated[bool, typer.Option("--warm", help="Keep what a policy has learned from round to round.")] = False,
+    settle: Annotated[
+        int,
+        typer.Option(min=0, help="Other prompts of the files, which a policy learns from beforehand; 0: a cold start."),
+    ] = 0,
     by_category: Annotated[bool, typer.Option("--by-category", help="Run each category of prompts apart.")] = False,
     model: Model = "smollm2",
     drafter: DrafterName = "prompt_lookup",
@@ -84,7 +88,7 @@ def bench(
     num_kv_blocks: KvBlocks = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Compare policies on one loaded model, interleaved round by round in a rotating order."""
+    """Compare policies on one loaded model, in rounds in which they take turns of a second each."""
     levels = _levels(concurrency)
     fixed_rounds = _rounds(rounds)
     base = load_tuning(tuning)
@@ -92,7 +96,11 @@ def bench(
     if not named:
         raise UsageError("--policies is empty; name at least one")
     tunings = {policy: tuning_for(policy, base) for policy in named}
-    sets = _prompt_sets([read_prompts(path) for path in file], num_prompts, seed, by_category)
+    files = [read_prompts(path) for path in file]
+    sets = _prompt_sets(files, num_prompts, seed, by_category)
+    others = settling(files, [prompt for prompts in sets.values() for prompt in prompts], settle, seed)
+    if settle and not others:
+        raise UsageError(f"--settle {settle}: every prompt is measured; give more prompts, or a lower --num-prompts")
     params = sampling_params(max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=True)
     # Prompts recur in every run: with a prefix cache, whoever runs first would pay for all.
     options = EngineOptions(
@@ -109,14 +117,16 @@ def bench(
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     llm = options.load(base, seed)
     threads = _torch_threads()
+    engines = {policy: options.beside(llm, seed, TurnClock()) for policy in named}
     comparisons: list[Comparison] = []
     with tempfile.TemporaryDirectory(prefix="adaptive-spec-") as folder, _progress(console) as progress:
         for category, prompts in sets.items():
             texts = [chat_prompt(llm, prompt.text, chat) for prompt in prompts]
+            settling_texts = [chat_prompt(llm, prompt.text, chat) for prompt in others]
             for level in levels:
                 comparison = Comparison(level, category, {policy: fixed_depth(policy) for policy in named})
                 comparisons.append(comparison)
-                bench_one = _Level(llm, tunings, texts, params, Path(folder) if warm else None)
+                bench_one = _Level(engines, tunings, texts, settling_texts, params, Path(folder))
                 with failing(f"category {category}" if by_category else "bench"):
                     bench_one.play(comparison, fixed_rounds, progress)
                 if not as_json:
@@ -132,55 +142,65 @@ def bench(
     _report(comparisons, levels, as_json, warnings, {
         "model": model, "drafter": drafter, "dtype": str(llm.model.dtype), "threads": threads, "seed": seed,
         "num_prompts": {category: len(prompts) for category, prompts in sets.items()}, "max_tokens": max_tokens,
-        "temperature": temperature, "warm": warm,
+        "temperature": temperature, "settled_on": len(others),
     })  # fmt: skip
 
 
 class _Level:
-    """The rounds at one concurrency."""
+    """The rounds at one concurrency; the policies take turns on the machine."""
 
     def __init__(
         self,
-        llm: LLM,
+        engines: dict[str, LLM],
         tunings: dict[str, TuningConfig],
         prompts: Sequence[str | list[int]],
+        settling: Sequence[str | list[int]],
         params: SamplingParams,
-        states: Path | None,
+        folder: Path,
     ) -> None:
-        self.llm = llm
+        self.engines = engines
         self.tunings = tunings
         self.prompts = prompts
+        self.settling = settling
         self.params = params
-        self.states = states
+        self.folder = folder
+        self.states: dict[str, Path] = {}
 
     def play(self, comparison: Comparison, rounds: int | None, progress: Progress) -> None:
         """Play the given number of rounds, or until the ratios are settled."""
         most = MAX_AUTO_ROUNDS if rounds is None else rounds
         label = f"{comparison.category}, {comparison.concurrency} in flight"
-        task = progress.add_task(label, total=most * len(self.tunings))
+        task = progress.add_task(f"{label}: warming up", total=most * len(self.tunings))
         self._warm_up(comparison.concurrency)
-
-        def run(policy: str) -> PolicyRun:
-            progress.update(task, description=f"{label}: {policy}")
-            state = None
-            if self.states is not None:
-                name = f"{comparison.category}-{comparison.concurrency}-{list(self.tunings).index(policy)}.npz"
-                state = self.states / name.replace("/", "_")
-            result = run_policy(
-                self.llm, self.tunings[policy], self.prompts, self.params, comparison.concurrency, state=state
-            )
-            progress.advance(task)
-            return result
-
+        self._settle(comparison.concurrency)
+        progress.update(task, description=label)
         while comparison.rounds < most and not (rounds is None and comparison.settled):
-            comparison.play_round(run)
-        progress.update(task, description=label, total=comparison.rounds * len(self.tunings))
+            plays = {
+                policy: play_policy(
+                    self.engines[policy], self.tunings[policy], self.prompts, self.params, comparison.concurrency,
+                    state=self.states.get(policy),
+                )
+                for policy in comparison.order
+            }  # fmt: skip
+            clocks = {policy: cast(TurnClock, engine.clock) for policy, engine in self.engines.items()}
+            comparison.add_round(take_turns(plays, clocks, finished=lambda _: progress.advance(task)))
+        progress.update(task, total=comparison.rounds * len(self.tunings))
 
     def _warm_up(self, concurrency: int) -> None:
         """Measure the machine, compile what is compiled on first use, and fault the caches in."""
         short = sampling_params(max_tokens=WARM_UP_TOKENS, temperature=self.params.temperature, ignore_eos=True)
-        for tuning in self.tunings.values():
-            run_policy(self.llm, tuning, self.prompts[:concurrency], short, concurrency)
+        for policy, tuning in self.tunings.items():
+            run_policy(self.engines[policy], tuning, self.prompts[:concurrency], short, concurrency)
+
+    def _settle(self, concurrency: int) -> None:
+        """Let each policy that learns answer the other prompts."""
+        for number, (policy, tuning) in enumerate(self.tunings.items()):
+            engine = self.engines[policy]
+            engine.set_policy(tuning)
+            if self.settling and engine.controller.policy.explores:
+                self.states[policy] = state = self.folder / f"{number}.npz"
+                state.unlink(missing_ok=True)  # of another concurrency
+                run_policy(engine, tuning, self.settling, self.params, concurrency, state=state)
 
 
 def _report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import Any, Literal
@@ -78,12 +78,17 @@ class Comparison:
         """Rounds in which every policy has run."""
         return min((len(self.runs.get(policy, ())) for policy in self.depths), default=0)
 
-    def play_round(self, run: Callable[[str], PolicyRun]) -> None:
-        """Run every policy once; the order moves on by one from round to round."""
+    @property
+    def order(self) -> list[str]:
+        """The policies in the order of the next round, which moves on by one from round to round."""
         policies = list(self.depths)
         start = self.rounds % len(policies)
-        for policy in policies[start:] + policies[:start]:
-            self.runs.setdefault(policy, []).append(run(policy))
+        return policies[start:] + policies[:start]
+
+    def add_round(self, results: Mapping[str, PolicyRun]) -> None:
+        """Take in one run of every policy."""
+        for policy in self.depths:
+            self.runs.setdefault(policy, []).append(results[policy])
 
     @property
     def settled(self) -> bool:

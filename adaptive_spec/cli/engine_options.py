@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,16 +69,24 @@ class EngineOptions:
                 raise UsageError(f"--drafter-arg {name}: {self.drafter} takes no such argument{nearest(name, known)}")
         logging.getLogger("adaptive_spec").setLevel(logging.WARNING)
         with failing(f"model {self.model}"):
-            return LLM(
-                self.model,
-                drafter=self.drafter,
-                drafter_config=dict(self.drafter_arguments),
-                tuning=tuning,
-                dtype=self.dtype,
-                max_num_seqs=self.max_num_seqs,
-                seed=seed,
-                **{name: value for name, value in self.more.items() if value is not None},
-            )
+            return LLM(self.model, tuning=tuning, dtype=self.dtype, seed=seed, **self._arguments())
+
+    def beside(self, llm: LLM, seed: int, clock: Callable[[], float]) -> LLM:
+        """An engine of its own on the model of one that was loaded, switched off until it is given a policy."""
+        from adaptive_spec.engine.llm import LLM
+
+        arguments = self._arguments()
+        arguments.pop("max_model_len", None)  # the model's by now
+        with failing(f"model {self.model}"):
+            return LLM(llm, tuning=TuningConfig(mode="off"), seed=seed, clock=clock, **arguments)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "drafter": self.drafter,
+            "drafter_config": dict(self.drafter_arguments),
+            "max_num_seqs": self.max_num_seqs,
+            **{name: value for name, value in self.more.items() if value is not None},
+        }
 
 
 def drafter_arguments(pairs: list[str] | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +74,7 @@ class PolicyRun:
         return self.tokens / self.seconds
 
 
-def run_policy(
+def play_policy(
     llm: LLM,
     tuning: TuningConfig,
     prompts: Sequence[str | list[int]],
@@ -83,21 +83,26 @@ def run_policy(
     *,
     state: Path | None = None,
     observer: Observer | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> PolicyRun:
-    """Answer all prompts, `concurrency` of them in flight at any time until they run out.
+) -> Generator[None, None, PolicyRun]:
+    """Answer all prompts, `concurrency` of them in flight at any time until they run out; yields after each step.
 
     Parameters
     ----------
     llm : LLM
-        Idle.
+        Idle. Its clock measures.
     tuning : TuningConfig
         How depths are chosen; the controller is new.
     state : path, optional
-        Where the controller's state is kept from run to run: loaded before if it is there, saved after.
+        What the policy has learned before; read if it is there.
     observer : callable, optional
         Sees every step too.
+
+    Returns
+    -------
+    PolicyRun
+        As the generator's return value.
     """
+    clock = llm.clock
     llm.set_policy(tuning)
     if state is not None and state.exists():
         llm.controller.load(state)
@@ -139,15 +144,36 @@ def run_policy(
             if not in_flight:
                 break
             in_flight -= sum(output.finished for output in llm.step())
+            yield
         run.seconds = clock() - began
         run.other_load = load.busy_cpus()
     finally:
         llm.observer = None
         for number in range(len(prompts)):
             llm.abort_request(f"bench-{number}")
-    if state is not None:
-        llm.controller.save(state)
     return run
+
+
+def run_policy(
+    llm: LLM,
+    tuning: TuningConfig,
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+    concurrency: int,
+    *,
+    state: Path | None = None,
+    observer: Observer | None = None,
+) -> PolicyRun:
+    """What :func:`play_policy` returns, played to its end; what the policy has learned is then kept in `state`."""
+    play = play_policy(llm, tuning, prompts, params, concurrency, state=state, observer=observer)
+    while True:
+        try:
+            next(play)
+        except StopIteration as end:
+            if state is not None:
+                llm.controller.save(state)
+            run: PolicyRun = end.value
+            return run
 
 
 class OtherLoad:

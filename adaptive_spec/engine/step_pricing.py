@@ -25,19 +25,23 @@ class StepPricing:
         Taken whatever the tuning says.
     clock : callable
         Seconds.
-
-    Attributes
-    ----------
-    profiles : dict of str to Profile
-        What was timed, by the way to read between the points.
+    profiles : dict of str to Profile, optional
+        What was timed of this model already, by the way to read between the points; filled as more is timed.
     """
 
-    def __init__(self, model: Model, scheduler: Scheduler, given: StepCost | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        scheduler: Scheduler,
+        given: StepCost | None,
+        clock: Callable[[], float],
+        profiles: dict[str, Profile] | None = None,
+    ) -> None:
         self.model = model
         self.scheduler = scheduler
         self.given = given
         self.clock = clock
-        self.profiles: dict[str, Profile] = {}
+        self.profiles = {} if profiles is None else profiles
 
     def make(self, tuning: TuningConfig) -> StepCost | None:
         """The cost model of a tuning; None if nothing in it has use for one."""

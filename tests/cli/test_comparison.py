@@ -27,7 +27,7 @@ def a_run(goodput: float) -> PolicyRun:
 def compared(goodputs: dict[str, list[float]], depths: dict[str, int | None]) -> Comparison:
     comparison = Comparison(4, "all", depths)
     for number in range(len(next(iter(goodputs.values())))):
-        comparison.play_round(lambda policy, number=number: a_run(goodputs[policy][number]))
+        comparison.add_round({policy: a_run(goodputs[policy][number]) for policy in comparison.order})
     return comparison
 
 
@@ -68,7 +68,8 @@ def test_the_order_rotates_and_every_policy_runs_once_a_round() -> None:
     comparison = Comparison(1, "all", {"a": 0, "b": 1, "c": None})
     order: list[str] = []
     for _ in range(3):
-        comparison.play_round(lambda policy: (order.append(policy), a_run(10.0))[1])
+        order += comparison.order
+        comparison.add_round({policy: a_run(10.0) for policy in comparison.order})
     assert "".join(order) == "abcbcacab"
     assert comparison.rounds == 3
 

@@ -77,8 +77,9 @@ def test_generate_samples_by_seed(tiny_model: Path, capsys: pytest.CaptureFixtur
 def test_bench_compares_policies(tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "--file", str(prompt_file), "--model", str(tiny_model), "--max-tokens", "20", *ENGINE]
     arguments += ["--concurrency", "1,3", "--policies", "none,fixed:2,roofline-budget", "--rounds", "2"]
-    document = run_json([*arguments, "--num-prompts", "5"], capsys)
-    assert document["setting"]["num_prompts"] == {"all": 5}
+    document = run_json([*arguments, "--num-prompts", "4", "--settle", "8"], capsys)
+    assert document["setting"]["num_prompts"] == {"all": 4}
+    assert document["setting"]["settled_on"] == 2
     results = document["results"]
     assert [(row["concurrency"], row["policy"]) for row in results] == [
         (level, policy) for level in (1, 3) for policy in ("none", "fixed:2", "roofline-budget")
@@ -103,7 +104,7 @@ def test_bench_by_category_prints_a_table_each(
     tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["bench", "--file", str(prompt_file), "--model", str(tiny_model), "--max-tokens", "8", *ENGINE]
-    arguments += ["--concurrency", "2", "--policies", "none,fixed:2", "--rounds", "1", "--by-category", "--warm"]
+    arguments += ["--concurrency", "2", "--policies", "none,fixed:2", "--rounds", "1", "--by-category"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "a, 2 in flight, 1 round" in out

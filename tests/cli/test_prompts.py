@@ -9,7 +9,7 @@ import pytest
 
 from adaptive_spec.cli.failure import CommandError, UsageError
 from adaptive_spec.cli.policy_argument import fixed_depth, split_list, tuning_for
-from adaptive_spec.cli.prompts import Prompt, mix, read_prompts
+from adaptive_spec.cli.prompts import Prompt, mix, others, read_prompts, settling
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.experiments.demo import demo_prompts
 
@@ -127,3 +127,17 @@ def test_lists_split_at_commas_outside_brackets() -> None:
         "fixed:2",
         "batch-threshold:[[1, null, 3]]",
     ]
+
+
+def test_prompts_to_settle_on_are_none_of_those_measured_and_none_twice() -> None:
+    files = [[Prompt(f"{name}{i % 9}", name) for i in range(12)] for name in "ab"]
+    measured = mix(files, 6, 0)
+    chosen = settling(files, measured, 8, 0)
+    texts = [prompt.text for prompt in chosen]
+    assert len(set(texts)) == len(texts) == 8
+    assert not {prompt.text for prompt in measured} & set(texts)
+    assert {prompt.category for prompt in chosen} == {"a", "b"}
+    left = others(files, measured, chosen)
+    assert sum(map(len, left)) == 18 - 6 - 8
+    assert settling(files, measured, 100, 0) != []
+    assert len(settling(files, measured, 100, 0)) == 12
