@@ -1,0 +1,130 @@
+"""The watcher that feeds a deployment's upkeep from vLLM's steps; vLLM itself isn't needed."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from adaptive_spec.config import TuningConfig
+from adaptive_spec.deployment import make_controller
+from adaptive_spec.step import Decision
+from adaptive_spec.vllm_plugin.step_report import StepReport
+from adaptive_spec.vllm_plugin.upkeep_watcher import UpkeepWatcher, watch
+
+
+class Control:
+    """As much of the plugin's control as a watcher sees."""
+
+    def __init__(self, tuning: TuningConfig, max_depth: int) -> None:
+        self.controller = make_controller(tuning, cost=None)
+        self.max_depth = max_depth
+        self.retuned: list[tuple[str, float]] = []
+
+    def retune(self, mode: str, share: float) -> None:
+        self.retuned.append((mode, share))
+
+
+def vllm_config(rank: int = 0, name: str | list[str] = "served") -> SimpleNamespace:
+    return SimpleNamespace(
+        model_config=SimpleNamespace(served_model_name=name),
+        parallel_config=SimpleNamespace(data_parallel_rank=rank),
+    )
+
+
+def make(file: Path | None = None, text: str = "policy: {name: fixed, depth: 2}\n", **more) -> UpkeepWatcher:
+    if file is not None:
+        file.write_text(text)
+    tuning = TuningConfig.parse(text)
+    return watch(Control(tuning, 8), tuning, None if file is None else str(file), vllm_config(**more))
+
+
+def report(adapted: list[bool]) -> StepReport:
+    n = len(adapted)
+    depth = np.full(n, 2)
+    ids, ones = [str(i) for i in range(n)], np.ones(n, dtype=np.int64)
+    decision = Decision(1, np.arange(n), depth, 2)
+    return StepReport("on", decision, ids, np.array(adapted), ones > 0, 3 * ones, depth, ones, 2 * ones, 3, 0, 0, 5e-5)
+
+
+def test_steps_requests_and_faults_are_counted() -> None:
+    watcher = make(name=["first name", "alias"], rank=2)
+    watcher.request(True)
+    watcher.request(False)
+    watcher.step(report([True, False, True]))
+    watcher.fault("observe", ValueError("x"))
+    counts = watcher.upkeep.counts
+    assert counts.requests == {True: 1, False: 1}
+    assert counts.depth[2] == 2
+    assert counts.shadow_depth[2] == 1
+    assert (counts.drafted, counts.wasted) == (9, 6)
+    assert counts.outcomes[2, 1] == 3
+    assert counts.seconds.sum() == 1
+    assert counts.faults == {"observe": 1}
+    assert (watcher.upkeep.model_name, watcher.upkeep.engine) == ("first name", "2")
+
+
+def test_an_edited_file_reaches_controller_and_control(tmp_path: Path) -> None:
+    file = tmp_path / "tuning.yaml"
+    watcher = make(file)
+    for now in range(5):
+        watcher.tick(float(now))
+    assert watcher.control.retuned == []
+    file.write_text("mode: shadow\nshare: 0.25\npolicy: {name: fixed, depth: 3}\n")
+    for now in range(5, 10):
+        watcher.tick(float(now))
+    assert watcher.control.retuned == [("shadow", 0.25)]
+    assert watcher.control.controller.policy.depth == 3
+    assert watcher.upkeep.generation == 2
+
+
+def test_what_the_engine_makes_of_the_file_is_done_to_edits_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "tuning.yaml"
+    file.write_text("max_depth: 12\npolicy: {name: fixed, depth: 2}\n")
+
+    def adjust(tuning: TuningConfig) -> TuningConfig:
+        return TuningConfig.model_validate(tuning.model_dump() | {"max_depth": min(tuning.max_depth, 4)})
+
+    tuning = adjust(TuningConfig.load(file))
+    watcher = watch(Control(tuning, 4), tuning, str(file), vllm_config(), adjust=adjust)
+    for now in range(5):
+        watcher.tick(float(now))
+    assert not caplog.records
+    assert watcher.upkeep.generation == 1
+    file.write_text("max_depth: 12\npolicy: {name: fixed, depth: 9}\n")  # over what the engine has
+    for now in range(5, 10):
+        watcher.tick(float(now))
+    assert watcher.upkeep.rejections == 1
+    assert len(caplog.records) == 1
+    file.write_text("max_depth: 11\npolicy: {name: fixed, depth: 3}\n")
+    for now in range(10, 15):
+        watcher.tick(float(now))
+    assert watcher.upkeep.tuning.policy.params == {"depth": 3}
+    assert watcher.upkeep.tuning.max_depth == 4
+
+
+def test_a_taken_port_keeps_no_model_from_being_served(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("prometheus_client")
+    with socket.socket() as taken, caplog.at_level(logging.ERROR):
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        watcher = make(text=f"metrics: {{port: {port}, host: 127.0.0.1}}\npolicy: {{name: fixed, depth: 2}}\n")
+    assert watcher.upkeep.server is None
+    assert f"{port} can't be opened" in caplog.text
+    watcher.step(report([True]))
+
+
+def test_what_was_learned_is_saved_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "learned.npz"
+    text = f"learned: {{file: '{path}'}}\npolicy: {{name: fixed, depth: 2}}\n"
+    for rank in (0, 1):
+        make(text=text, rank=rank).close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["learned.1.npz", "learned.npz"]
+    assert make(text=text).upkeep.keeper.warm

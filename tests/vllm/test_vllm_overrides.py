@@ -1,0 +1,65 @@
+"""What a request may say of its own speculation, and who is in a canary's share."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptive_spec.vllm_plugin.overrides import NONE, Overrides
+from adaptive_spec.vllm_plugin.share import is_in_share
+
+
+def test_nothing_said_changes_nothing() -> None:
+    for extra in (None, {}, {"kv_transfer_params": {"a": 1}, "spec_depth": "deep"}):
+        assert Overrides.parse(extra) is NONE
+    assert (NONE.cap, NONE.pin, NONE.weight) == (None, None, 1.0)
+
+
+def test_all_keys() -> None:
+    said = Overrides.parse({"adaptive_spec.max_depth": 5, "adaptive_spec.depth": 3, "adaptive_spec.weight": 2})
+    assert (said.cap, said.pin, said.weight) == (5, 3, 2.0)
+    for true in (True, 1, "true", "True"):
+        off = Overrides.parse({"adaptive_spec.off": true, "adaptive_spec.depth": 3})
+        assert (off.cap, off.pin) == (0, None)
+    assert Overrides.parse({"adaptive_spec.off": False}).cap is None
+    assert Overrides.parse({"adaptive_spec.depth": 4.0}).pin == 4
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"adaptive_spec.max_dpeth": 1}, "did you mean 'max_depth'"),
+        ({"adaptive_spec.max_depth": -1}, "adaptive_spec.max_depth is -1; it must be a whole number from 0 up"),
+        ({"adaptive_spec.max_depth": 1.5}, "whole number"),
+        ({"adaptive_spec.max_depth": True}, "whole number"),
+        ({"adaptive_spec.depth": "3"}, "whole number"),
+        ({"adaptive_spec.depth": [3]}, "whole number"),
+        ({"adaptive_spec.depth": 9}, "adaptive_spec.depth is 9; this server drafts 0 to 8 tokens"),
+        ({"adaptive_spec.depth": 3, "adaptive_spec.max_depth": 2}, "over adaptive_spec.max_depth 2"),
+        ({"adaptive_spec.weight": 0}, "finite number over 0"),
+        ({"adaptive_spec.weight": float("nan")}, "finite number over 0"),
+        ({"adaptive_spec.weight": float("inf")}, "finite number over 0"),
+        ({"adaptive_spec.weight": "heavy"}, "finite number over 0"),
+        ({"adaptive_spec.off": 2}, "true or false"),
+        ({"adaptive_spec.off": "yes"}, "true or false"),
+        ({"adaptive_spec.off": None}, "true or false"),
+    ],
+)
+def test_what_is_wrong_is_said(extra: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match="adaptive_spec") as error:
+        Overrides.parse(extra, max_depth=8)
+    assert says in str(error.value)
+
+
+@given(st.text(), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_holds_every_smaller_one(request_id: str, one: float, other: float) -> None:
+    small, large = sorted((one, other))
+    assert is_in_share(request_id, large) or not is_in_share(request_id, small)
+    assert is_in_share(request_id, 1.0)
+    assert not is_in_share(request_id, 0.0)
+
+
+def test_a_share_takes_its_share() -> None:
+    taken = sum(is_in_share(f"cmpl-{i:x}", 0.25) for i in range(4000))
+    assert 900 < taken < 1100

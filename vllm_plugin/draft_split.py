@@ -1,0 +1,112 @@
+"""DraftSplit: tells the target's seconds from the drafter's, where an engine only shows their sum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from adaptive_spec.cost.base import StepCost
+from adaptive_spec.step import FloatArray
+
+_LARGEST = 16384  # positions; the last knot
+_KNOTS = np.array([2.0**i for i in range(int(math.log2(_LARGEST)) + 1)])
+_PRIOR_VARIANCE = 1.0  # of each factor on the believed seconds, whose mean is 1 times the scale
+_NOISE = 0.1  # relative, of one step's seconds
+_OUTLIER = 3.0  # in standard deviations; what lies beyond counts for less (Huber, 1964)
+_EVERY_STEP = 100  # steps that are all learned from; later, to save time, one of
+_LATER_EVERY = 8
+
+
+class DraftSplit:
+    """A running regression of step seconds on what the target and the drafter did in the step.
+
+    ::
+
+        seconds = sum over knots j of a[j] V(knot j) hat_j(log positions)  +  b D(depth, sequences)
+
+    V and D are what the cost model believed at the start, hat_j the linear interpolation between knots at
+    powers of two; the factors a and b are learned by recursive least squares with forgetting, relative
+    errors counting alike for short and long steps. In a step the target verifies one decision's drafts while
+    the drafter works for the next, so positions and depth move apart even for a single sequence. What no
+    step has shown yet stays at the belief times the scale on which the machine as a whole runs.
+
+    Parameters
+    ----------
+    cost : StepCost
+        The belief; it is asked in the constructor and for D afterwards, and must not be a cost that learns.
+    memory_steps : float
+        Steps after which an observation counts for 1/e.
+    """
+
+    def __init__(self, cost: StepCost, memory_steps: float = 500.0) -> None:
+        if not memory_steps >= 1:
+            raise ValueError(f"memory_steps is {memory_steps}; it must be at least 1")
+        self._cost = cost
+        self._target: FloatArray = np.asarray(cost.verify(_KNOTS.astype(np.int64), 0.0, 1), dtype=float)
+        self._keep = math.exp(-1.0 / memory_steps)
+        self._factor = np.ones(len(_KNOTS) + 1)
+        self._covariance = np.eye(len(_KNOTS) + 1) * _PRIOR_VARIANCE
+        self._widest = _PRIOR_VARIANCE
+        self.observed = 0
+
+    @property
+    def draft_factor(self) -> float:
+        """What the believed seconds of drafting are multiplied with."""
+        return float(max(self._factor[-1], 0.0))
+
+    def believed_draft(self, depth: int, sequences: int) -> float:
+        """Seconds of drafting as believed at the start; those of depth 0 are part of it."""
+        return float(self._cost.draft(np.array([depth]), max(sequences, 1))[0])
+
+    def split(self, seconds: float, positions: int, draft_depth: int, sequences: int) -> tuple[float, float]:
+        """Learn from a step and return the target's and the drafter's share of its seconds.
+
+        Parameters
+        ----------
+        seconds : float
+            What the step took, over 0.
+        positions, sequences : int
+            Tokens in the target's pass, and decoding sequences in it.
+        draft_depth : int
+            Depth that was drafted to within these seconds.
+        """
+        draft = self.believed_draft(draft_depth, sequences)
+        features = np.zeros(len(_KNOTS) + 1)
+        place = math.log2(min(max(positions, 1), _LARGEST))
+        j = min(int(place), len(_KNOTS) - 2)
+        part = place - j
+        features[j], features[j + 1] = (1 - part) * self._target[j], part * self._target[j + 1]
+        features[-1] = draft
+        if not self.observed:  # the machine as a whole may run on another scale than believed
+            scale = seconds / max(float(features.sum()), 1e-12)
+            self._factor *= scale
+            self._covariance *= scale * scale
+            self._widest = _PRIOR_VARIANCE * scale * scale
+        self.observed += 1
+        if self.observed <= _EVERY_STEP or self.observed % _LATER_EVERY == 0:
+            self._learn(features / seconds)
+        if draft <= 0.0:
+            return seconds, 0.0
+        drafted = min(draft * self.draft_factor, 0.95 * seconds)
+        return seconds - drafted, drafted
+
+    def _learn(self, features: FloatArray) -> None:
+        """One step of recursive least squares on relative errors: the features are in units of the step's seconds."""
+        self._covariance /= self._keep if self.observed <= _EVERY_STEP else self._keep**_LATER_EVERY
+        # What is never visited must not grow without bound: back to the prior at most.
+        excess = np.diag(self._covariance) / self._widest
+        if excess.max() > 1.0:
+            shrink = 1.0 / np.sqrt(np.maximum(excess, 1.0))
+            self._covariance *= np.outer(shrink, shrink)
+        error = 1.0 - float(features @ self._factor)
+        spread = self._covariance @ features
+        variance = float(features @ spread)
+        deviations = abs(error) / math.sqrt(variance + _NOISE * _NOISE)
+        noise = _NOISE * _NOISE * max(1.0, deviations / _OUTLIER)
+        gain = spread / (variance + noise)
+        self._factor += gain * error
+        self._covariance -= np.outer(gain, spread)
+
+    def __repr__(self) -> str:
+        return f"DraftSplit({self.observed} steps learned from, draft factor {self.draft_factor:.3g})"

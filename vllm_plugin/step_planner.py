@@ -1,0 +1,147 @@
+"""StepPlanner: when a step's depths are decided, and from what view of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from adaptive_spec.controller import Controller
+from adaptive_spec.step import BoolArray, IntArray, StepView
+from adaptive_spec.vllm_plugin.drafters import Drafter
+from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, ScheduledPass
+from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
+
+REVISE_FROM = 0.1  # how much fuller than planned a step must look to be decided on again
+
+
+class StepPlanner:
+    """Asks the controller, at the moment that fits the drafter.
+
+    Where each token of depth costs the drafter a pass, depths are planned when the step before has been
+    scheduled, before anything is drafted, and the drafter is asked for the deepest of them; when the step begins
+    they may still be lowered. Where drafting costs the same at any depth, they are decided when the step begins:
+    the drafts on offer are known then, and the results of all steps that have come back.
+
+    Parameters
+    ----------
+    controller : Controller
+    requests : SequenceRequests
+    drafter : Drafter
+    max_depth : int
+        K: vLLM's ``num_speculative_tokens``.
+    asynchronous : bool
+        Whether steps are scheduled before the results of the one before are there.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        requests: SequenceRequests,
+        drafter: Drafter,
+        max_depth: int,
+        asynchronous: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.controller = controller
+        self._requests = requests
+        self._drafter = drafter
+        self._max_depth = max_depth
+        self._asynchronous = asynchronous
+        self._clock = clock
+        self._evidence = controller.evidence
+        self._ahead: DecidedDepths | None = None  # planned, for the step to come
+        self._current: DecidedDepths | None = None  # of the step that is being scheduled
+        self._prefill = (0, 0)  # of the latest step: tokens of prompts, prompts that ended
+
+    def begin(
+        self, ids: list[str], row: IntArray, offered: IntArray, limit: IntArray, prefill: tuple[int, int]
+    ) -> IntArray:
+        """The depth of each decoding request in the step that begins, shape (B,).
+
+        Parameters
+        ----------
+        ids, row : of the requests that will decode
+        offered, limit : int array, shape (B,)
+            Drafts on the table, and how many of them may be verified.
+        prefill : tuple of int
+            Tokens of prompts that the step is likely to carry, and prompts likely to end in it.
+        """
+        stamp = self._requests.stamp[row]
+        began = self._clock()
+        if not self._drafter.plans_early:
+            decision = self.controller.plan(self._view(row, limit, prefill))
+            self._current = DecidedDepths(decision, ids, row, stamp, offered, self._clock() - began)
+            return decision.depth
+        planned, self._ahead = self._ahead, None
+        if planned is None:  # a hook failed when these drafts were asked for: as stock vLLM has it, then
+            return offered
+        if prefill[0] - self._prefill[0] > REVISE_FROM * (len(row) + int(limit.sum()) + self._prefill[0]):
+            decision = self.controller.revise(planned.decision, self._view(row, limit, prefill))
+            seconds = planned.seconds + self._clock() - began
+            self._current = DecidedDepths(decision, ids, row, stamp, offered, seconds)
+            return np.minimum(decision.depth, limit)
+        self._current = planned
+        if planned.row is row:
+            planned.offered = offered
+            return np.minimum(planned.decision.depth, limit)
+        capacity = self._requests.capacity
+        depth, on_table = np.zeros(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)
+        depth[planned.row] = planned.decision.depth
+        on_table[row] = offered
+        planned.offered = on_table[planned.row]
+        return np.minimum(depth[row], limit)
+
+    def take(self) -> DecidedDepths | None:
+        """What was decided for the step that has just been scheduled."""
+        decided, self._current = self._current, None
+        return decided
+
+    def unscheduled(self) -> DecidedDepths | None:
+        """Nothing was scheduled after all: a plan stands for the next step; a decision was for nothing."""
+        decided = self.take()
+        if not self._drafter.plans_early:
+            return decided
+        self._ahead = decided
+        return None
+
+    def plan(self, passed: ScheduledPass, drafting: BoolArray) -> int:
+        """A step was scheduled: how deep its drafter should draft for the next, whose depths may be planned here.
+
+        Parameters
+        ----------
+        passed : ScheduledPass
+        drafting : bool array, shape (N,)
+            Its requests that will decode in the next step.
+        """
+        self._ahead = None
+        self._prefill = passed.prefill_tokens, passed.sampling_prefills
+        requests = self._requests
+        everyone = bool(drafting.all())
+        row = passed.row if everyone else passed.row[drafting]
+        if not len(row):
+            return 0
+        if not self._drafter.plans_early:
+            return int(requests.cap[row].max()) if requests.capped else self._max_depth
+        # In flight are this step's token for sure and, with asynchronous scheduling, one of the step before;
+        # what else they bring is known when the next step begins, and cut off then.
+        in_flight = 1 + self._asynchronous
+        limit = np.minimum(requests.remaining[row] - (in_flight + 1), self._max_depth)
+        np.maximum(limit, 0, out=limit)
+        began = self._clock()
+        decision = self.controller.plan(self._view(row, limit, self._prefill))
+        seconds = self._clock() - began
+        ids = passed.ids if everyone else [passed.ids[i] for i in np.flatnonzero(drafting).tolist()]
+        stamp = passed.stamp if everyone else passed.stamp[drafting]
+        self._ahead = DecidedDepths(decision, ids, row, stamp, np.zeros(len(row), dtype=np.int64), seconds)
+        return int(decision.draft_depth)
+
+    def forget(self) -> None:
+        """What was planned holds no more."""
+        self._ahead = self._current = None
+
+    def _view(self, row: IntArray, limit: IntArray, prefill: tuple[int, int]) -> StepView:
+        evidence = self._requests.evidence(row, self._evidence)
+        return StepView(row, limit, self._requests.tokens[row], evidence, None, *prefill)
