@@ -180,7 +180,10 @@ def _acceptance(wanted: Any, entry: SyntheticSettings, max_depth: int) -> Synthe
 def make_machine(spec: Mapping[str, Any], path: str) -> Machine:
     """The machine of a cell; MachineError or ValueError if it isn't a good one."""
     if "inline" in spec:
-        machine = MachineFile.model_validate(spec["inline"]).machine(Path(path) / "machine")
+        inline = spec["inline"]
+        if path:  # of the model's config.json
+            inline = {**inline, "verify": {**inline["verify"], "model": str(Path(path).resolve())}}
+        machine = MachineFile.model_validate(inline).machine(Path(path))
     else:
         machine = Machine.load(path)
     changes = dict(spec["changes"])

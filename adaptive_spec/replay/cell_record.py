@@ -15,6 +15,7 @@ POINTS = 256  # of a run's course that are kept at most
 BINS = 20  # of predicted survival
 STRIPS = 8  # sequences whose depths are kept
 STRIP_STEPS = 160
+MANY = 32  # sequences, from which on every fourth step's slots are enough
 
 
 class TextShares:
@@ -120,7 +121,7 @@ class Calibration:
     def __init__(self, max_depth: int) -> None:
         self._position = np.arange(max_depth)
         self._sums = {name: np.zeros((3, BINS)) for name in ("all", "bought")}
-        self._log_loss = {name: 0.0 for name in self._sums}
+        self._log_loss = dict.fromkeys(self._sums, 0.0)
 
     def add(self, report: StepReport, runs: IntArray, offered: IntArray) -> None:
         """Count one step's slots.
@@ -131,7 +132,7 @@ class Calibration:
             L[p] of its sequences, and the drafts that each could have had.
         """
         decision = report.decision
-        if decision is None or decision.survival is None:
+        if decision is None or decision.survival is None or (len(runs) >= MANY and decision.step % 4):
             return
         survival = decision.survival  # [B, K]
         self._count("all", survival, self._position < offered[:, None], runs)

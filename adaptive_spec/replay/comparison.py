@@ -196,7 +196,7 @@ def run_all(cells: Sequence[Cell], backend: Backend, jobs: int) -> Iterator[tupl
     if jobs == 1 and backend == "loky":
         yield from map(_run, cells)
         return
-    with _client(backend, jobs), joblib.parallel_config(backend=backend, n_jobs=jobs):
+    with _Cluster(backend, jobs), joblib.parallel_config(backend=backend, n_jobs=jobs):
         for part in _portions(cells, backend, jobs):
             yield from joblib.Parallel(return_as="generator_unordered" if backend == "loky" else "list", batch_size=1)(
                 joblib.delayed(_run)(cell) for cell in part
@@ -209,7 +209,7 @@ def _portions(cells: Sequence[Cell], backend: Backend, jobs: int) -> Iterable[Se
     return (cells[start : start + size] for start in range(0, len(cells), size))
 
 
-class _client:
+class _Cluster:
     """What a backend needs around its work."""
 
     def __init__(self, backend: Backend, jobs: int) -> None:
@@ -223,12 +223,13 @@ class _client:
 
                 register_ray()
             elif self.backend == "dask":
-                from distributed import Client, get_client
+                import distributed
 
+                cluster: Any = distributed  # untyped
                 try:
-                    get_client()
+                    cluster.get_client()
                 except ValueError:  # no cluster of the user's own
-                    self._client = Client(n_workers=self.jobs, threads_per_worker=1, dashboard_address=None)
+                    self._client = cluster.Client(n_workers=self.jobs, threads_per_worker=1, dashboard_address=None)
         except ModuleNotFoundError as error:
             package = {"ray": "ray[default]", "dask": "distributed"}[self.backend]
             raise ComparisonError(

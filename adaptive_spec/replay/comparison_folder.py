@@ -88,7 +88,9 @@ def read_record(folder: Path) -> ComparisonRecord:
             f"{folder}: holds no finished comparison (no {NAME}); make one with: adaptive-spec compare"
         ) from error
     except ValueError as error:
-        raise ComparisonError(f"{path}: damaged ({error}); run adaptive-spec compare again, it goes on quickly") from error
+        raise ComparisonError(
+            f"{path}: damaged ({error}); run adaptive-spec compare again, it goes on quickly"
+        ) from error
     schema = told.get("schema") if isinstance(told, dict) else None
     if not isinstance(schema, int) or schema > SCHEMA:
         raise ComparisonError(f"{path}: schema {schema!r} isn't one that this version reads; upgrade adaptive-spec")

@@ -161,6 +161,10 @@ def _machine(entry: MachineEntry) -> _Part:
     name = entry_name(entry)
     if isinstance(entry, InlineMachine):
         inline = entry.model_dump(mode="json", include={"name", "source", "verify", "draft"})
+        model = inline["verify"].get("model")
+        if isinstance(model, str):  # a file, of which the content counts and not the place
+            inline["verify"]["model"] = ""
+            return _Part(name, {"inline": inline, "changes": changes, "digest": _digest(Path(model))}, model)
         return _Part(name, {"inline": inline, "changes": changes})
     digest = _digest(entry.file)
     try:  # a roofline's model stands in a file of its own

@@ -17,6 +17,7 @@ from adaptive_spec.replay.experiment_entries import (
     ArrivalEntry,
     AzureRequests,
     Count,
+    InlineMachine,
     MachineEntry,
     Positive,
     Share,
@@ -24,6 +25,7 @@ from adaptive_spec.replay.experiment_entries import (
     entry_problems,
     parse_entries,
 )
+from adaptive_spec.replay.machine_file import RooflineFile
 from adaptive_spec.tuning_file import InconsistentError, Problem, Section, TuningFile
 
 ALL_FIXED = "all"
@@ -113,7 +115,7 @@ class PolicyEntry(Section):
 
     name: str
     policy: str
-    tuning: dict[str, Any] = {}
+    tuning: dict[str, Any] = Field(default_factory=dict)
 
 
 def _policies(items: Any) -> tuple[PolicyEntry, ...]:
@@ -132,7 +134,9 @@ def _policies(items: Any) -> tuple[PolicyEntry, ...]:
             problems += entry_problems(error, PolicyEntry, ("policies", number))
             continue
         if entries[-1].name in (entry.name for entry in entries[:-1]):
-            problems.append(Problem(("policies", number), f"{entries[-1].name!r} is there twice; give one another name"))
+            problems.append(
+                Problem(("policies", number), f"{entries[-1].name!r} is there twice; give one another name")
+            )
     if problems:
         raise InconsistentError(problems)
     return tuple(entries)
@@ -166,33 +170,39 @@ class Experiment(Section):
 
     title: str = "Comparison"
     description: str = ""
-    policies: Annotated[tuple[PolicyEntry, ...], PlainValidator(_policies), AsPlain]
+    policies: Annotated[tuple[PolicyEntry, ...], PlainValidator(_policies), AsPlain] = ()
     fixed_depths: Any = ALL_FIXED
     max_depth: Annotated[int, Field(ge=1, le=64)] = 8
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)] = (0,)
     traces: Annotated[
         tuple[TraceEntry, ...], PlainValidator(lambda items: parse_entries("traces", items, TRACES)), AsPlain
-    ]
+    ] = ()
     arrivals: Annotated[
         tuple[ArrivalEntry, ...], PlainValidator(lambda items: parse_entries("arrivals", items, ARRIVALS)), AsPlain
-    ]
+    ] = ()
     machines: Annotated[
         tuple[MachineEntry, ...], PlainValidator(lambda items: parse_entries("machines", items, MACHINES)), AsPlain
-    ]
+    ] = ()
     run: RunEntry = RunEntry(steps=2000)
     split: SplitEntry = SplitEntry()
     service_level: ServiceEntry = ServiceEntry()
     bootstrap: BootstrapEntry = BootstrapEntry()
-    tuning: dict[str, Any] = {}
+    tuning: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("seeds", mode="before")
     @classmethod
     def _counted(cls, value: Any) -> Any:
-        return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else value
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return tuple(range(value))
+        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        problems = []
+        problems = [
+            Problem((key,), "must be given: a list of at least one entry")
+            for key in ("policies", "traces", "arrivals", "machines")
+            if not getattr(self, key)
+        ]
         depths = self.fixed_depths
         if depths != ALL_FIXED:
             listed = isinstance(depths, list) and all(isinstance(d, int) and 0 <= d <= self.max_depth for d in depths)
@@ -256,7 +266,20 @@ class Experiment(Section):
                 entry.model_copy(update={field: folder / getattr(entry, field)}) if hasattr(entry, field) else entry
                 for entry in getattr(self, key)
             )
+        changed["machines"] = tuple(_model_beside(entry, folder) for entry in changed["machines"])
         return self.model_copy(update=changed)
+
+
+def _model_beside(entry: MachineEntry, folder: Path) -> MachineEntry:
+    """With the path of a roofline's model relative to a folder."""
+    if (
+        isinstance(entry, InlineMachine)
+        and isinstance(entry.verify, RooflineFile)
+        and isinstance(entry.verify.model, str)
+    ):
+        verify = entry.verify.model_copy(update={"model": str(folder / entry.verify.model)})
+        return entry.model_copy(update={"verify": verify})
+    return entry
 
 
 def entry_name(entry: TraceEntry | MachineEntry) -> str:

@@ -88,7 +88,8 @@ class PairedBootstrap:
         amount = ((self._texts @ sums.amount) * self._seeds).sum(axis=1)
         seconds = ((self._texts @ sums.seconds) * self._seeds).sum(axis=1)
         rates: FloatArray = np.full(len(seconds), np.nan)
-        return np.divide(amount, seconds, out=rates, where=seconds > 0)
+        np.divide(amount, seconds, out=rates, where=seconds > 0)
+        return rates
 
     def rate(self, sums: Sums) -> Interval:
         """A rate alone: its interval holds the differences between texts, which a ratio doesn't."""

@@ -99,7 +99,9 @@ class Browser:
 
     def open(self, page: Path, width: int, dark: bool = False) -> None:
         """Open a file in a window of this width, and wait until it is loaded."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600
+        )
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self._loaded = False

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Literal
 
-WIDTH, HEIGHT = 440, 310
-LEFT, TOP, BOTTOM = 50, 16, 42
-LABEL_WIDTH = 122
+WIDTH, HEIGHT = 440, 320
+LEFT, TOP, BOTTOM = 50, 28, 42
+MARGIN = 14
+LABEL_WIDTH = 152  # beside the plot; a phone shows the same names below it
 LINE_HEIGHT = 14
-LABEL_CHARACTERS = 19
+LABEL_CHARACTERS = 21
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Scale:
         for multiples in ((1,), (1, 3), (1, 2, 5)):
             decades = range(math.floor(math.log10(self.low)) - 1, math.ceil(math.log10(self.high)) + 1)
             found = [m * 10.0**d for d in decades for m in multiples]
-            found = [v for v in found if self.low * 0.999 <= v <= self.high * 1.001]
+            found = [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
             if len(found) >= max(3, count - 2):
-                return found
+                return found[:: -(-len(found) // (2 * count))]
         return found if len(found) >= 3 else Scale(self.low, self.high).ticks(count)
 
 
@@ -119,15 +120,19 @@ class Chart:
     _labels: list[_Label] = field(default_factory=list)
 
     @property
+    def width(self) -> int:
+        """Of the whole figure."""
+        return WIDTH + 30 if self.labelled else WIDTH
+
+    @property
     def right(self) -> float:
         """Where the plot ends and the labels begin."""
-        return WIDTH - (LABEL_WIDTH if self.labelled else 14)
+        return self.width - (LABEL_WIDTH if self.labelled else MARGIN)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Place of a point, kept within the plot."""
-        px = LEFT + min(max(self.x.share(x), 0.0), 1.0) * (self.right - LEFT)
-        py = self.height - BOTTOM - min(max(self.y.share(y), 0.0), 1.0) * (self.height - BOTTOM - TOP)
-        return px, py
+        """Place of a point, which may lie outside of the plot."""
+        px = LEFT + self.x.share(x) * (self.right - LEFT)
+        return px, self.height - BOTTOM - self.y.share(y) * (self.height - BOTTOM - TOP)
 
     def line(self, points: Sequence[tuple[float, float]], style: str, title: str, dots: bool = True) -> None:
         """A line, the points of which are marked if they are few; what isn't finite is left out."""
@@ -146,7 +151,9 @@ class Chart:
         if len(known) == 1:  # an interval at one place
             x, low, high = known[0]
             (px, y0), (_, y1) = self.at(x, low), self.at(x, high)
-            self._marks.append(f'<g class="{style}"><line x1="{px:.1f}" x2="{px:.1f}" y1="{y0:.1f}" y2="{y1:.1f}"/></g>')
+            self._marks.append(
+                f'<g class="{style}"><line x1="{px:.1f}" x2="{px:.1f}" y1="{y0:.1f}" y2="{y1:.1f}"/></g>'
+            )
         elif known:
             around = [self.at(x, high) for x, _, high in known] + [self.at(x, low) for x, low, _ in reversed(known)]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in around)
@@ -177,15 +184,25 @@ class Chart:
         """A label at the right, as near to y as the others let it be."""
         if math.isfinite(y):
             shown = text if len(text) <= LABEL_CHARACTERS else text[: LABEL_CHARACTERS - 1] + "…"
-            self._labels.append(_Label(shown, style, *self.at(x, y)))
+            px, py = self.at(x, y)
+            self._labels.append(_Label(shown, style, px, min(max(py, float(TOP)), float(self.height - BOTTOM))))
 
     def svg(self, told: str) -> str:
         """The whole plot; `told` says in words what it shows."""
-        parts = [f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(told, quote=True)}">']
+        box = f"{LEFT - 4} {TOP - 4} {self.right - LEFT + 8:.0f} {self.height - BOTTOM - TOP + 8}"
+        x, y, width, height = box.split()
+        parts = [f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{escape(told, quote=True)}">']
         parts += self._axes()
+        # What lies outside is cut off, not pushed to the edge.
+        parts.append(f'<svg class="inside" x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{box}">')
         parts += self._marks
+        parts.append("</svg>")
         parts += self._placed_labels()
-        return "".join([*parts, "</svg>"])
+        parts.append("</svg>")
+        if not self._labels:
+            return f'<div class="plot">{"".join(parts)}</div>'
+        names = "".join(f'<li class="{label.style}"><span></span>{escape(label.text)}</li>' for label in self._labels)
+        return f'<div class="plot labelled">{"".join(parts)}</div><ul class="key names">{names}</ul>'
 
     def _axes(self) -> list[str]:
         bottom = self.height - BOTTOM
@@ -206,7 +223,8 @@ class Chart:
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{self.right}" y1="{bottom}" y2="{bottom}"/>')
         middle = (LEFT + self.right) / 2
         parts.append(
-            f'<text class="title" text-anchor="middle" x="{middle:.0f}" y="{self.height - 6}">{escape(self.x_title)}</text>'
+            f'<text class="title" text-anchor="middle" x="{middle:.0f}" y="{self.height - 6}">'
+            f"{escape(self.x_title)}</text>"
         )
         parts.append(f'<text class="title" x="2" y="10">{escape(self.y_title)}</text>')
         return parts

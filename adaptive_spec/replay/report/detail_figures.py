@@ -51,7 +51,9 @@ def strips(view: View, panel: Panel, load: str, policy: str) -> str:
     for step, anchor in ((1, "start"), (steps, "end")):
         x = left if step == 1 else right
         parts.append(f'<text text-anchor="{anchor}" x="{x}" y="{height - 18}">{step}</text>')
-    parts.append(f'<text class="title" text-anchor="middle" x="{middle:.0f}" y="{height - 6}">steps of the sequence</text>')
+    parts.append(
+        f'<text class="title" text-anchor="middle" x="{middle:.0f}" y="{height - 6}">steps of the sequence</text>'
+    )
     return "".join([*parts, "</svg>"])
 
 
@@ -72,9 +74,7 @@ def regret(view: View, panel: Panel, load: str) -> str:
     best = best_fixed_of(standings)
     series: dict[str, list[tuple[float, float]]] = {}
     for name in view.highlighted:
-        curves = [
-            _behind(run["course"], best.runs[seed]["course"]) for seed, run in standings[name].runs.items()
-        ]
+        curves = [_behind(run["course"], best.runs[seed]["course"]) for seed, run in standings[name].runs.items()]
         last = min(curve[0][-1] for curve in curves)
         grid = np.linspace(0.0, last, 60)
         mean = np.mean([np.interp(grid, *curve) for curve in curves], axis=0)
@@ -116,10 +116,13 @@ def calibration(view: View, panel: Panel, policy: str) -> tuple[str, str]:
         if not total:
             continue
         enough = count >= max(20.0, 1e-4 * total)
-        points = list(zip((predicted[enough] / count[enough]).tolist(), (kept[enough] / count[enough]).tolist(), strict=True))
+        points = list(
+            zip((predicted[enough] / count[enough]).tolist(), (kept[enough] / count[enough]).tolist(), strict=True)
+        )
         name = "all slots" if kind == "all" else "bought slots"
         chart.line(points, f"line {style}", name)
-        chart.label(name, style, *points[-1])
+        if points:
+            chart.label(name, style, *points[-1])
         error = float(np.abs(predicted - kept).sum() / total)
         bias = float((predicted - kept).sum() / total)
         said.append(f"{name}: calibration error {error:.3f}, bias {bias:+.3f}, log-loss {log_loss / total:.3f}")
@@ -148,9 +151,13 @@ def split(view: View, panel: Panel, policy: str) -> str:
         x, y = chart.at(number, max(0.0, *(end for span in stack for end in span)))
         marks.append(f'<text class="value" text-anchor="middle" x="{x:.1f}" y="{y - 5:.1f}">'
                      f"{100 * rows[load]['log_gain']:+.1f} %</text>")  # fmt: skip
-        shown = load if len(load) <= 12 else load[:11] + "…"
-        marks.append(f'<text class="tick" text-anchor="middle" x="{x:.1f}" y="{chart.height - 25}">{escape(shown)}</text>')
-    return chart.svg(f"Gain of {policy} in three parts, {panel}").replace("</svg>", "".join(marks) + "</svg>")
+        room = int(350 / len(loads) / 7)  # characters
+        shown = load if len(load) <= room else load[: max(1, room - 1)] + "…"
+        marks.append(
+            f'<text class="tick" text-anchor="middle" x="{x:.1f}" y="{chart.height - 25}">{escape(shown)}</text>'
+        )
+    drawn = chart.svg(f"Gain of {policy} in three parts, {panel}")
+    return drawn.removesuffix("</svg></div>") + "".join(marks) + "</svg></div>"
 
 
 def split_key() -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 
 from adaptive_spec.replay.report.chart import Chart, Scale, spanning
 from adaptive_spec.replay.report.view import BEST, Panel, View
 from adaptive_spec.replay.verdicts import Row
-
-Triple = tuple[float, float, float, float]  # x, value, low, high
 
 
 def goodput(view: View, panel: Panel) -> str:
@@ -31,7 +29,14 @@ def _rows(view: View, panel: Panel, name: str) -> list[tuple[int, Row]]:
 
 
 def _sweep(
-    view: View, panel: Panel, key: str, title: str, scale: Callable[[list[float]], Scale], *, bands: bool, ratio: bool = False
+    view: View,
+    panel: Panel,
+    key: str,
+    title: str,
+    scale: Callable[[list[float]], Scale],
+    *,
+    bands: bool,
+    ratio: bool = False,
 ) -> str:
     series = {
         name: [(float(x), row[key], row[f"{key}_low"], row[f"{key}_high"]) for x, row in _rows(view, panel, name)]
@@ -59,7 +64,7 @@ def _sweep(
     return chart.svg(f"{title} against concurrency, {panel}")
 
 
-def _load_scale(loads: list[int]) -> Scale:
+def _load_scale(loads: Sequence[float]) -> Scale:
     low, high = min(loads), max(loads)
     return Scale(low / 1.15, high * 1.15, "log") if low < high else Scale(low / 2, high * 2, "log")
 
@@ -80,33 +85,40 @@ def frontier(view: View, panel: Panel) -> str:
 
 def depth(view: View, panel: Panel) -> str:
     """Mean depth against the number of sequences that decode."""
-    series: dict[str, list[tuple[float, float]]] = {}
-    for name in [n for n in view.highlighted if view.kinds[n] != "fixed"]:
-        buckets: dict[int, list[float]] = {}
-        for load in view.loads:
-            for result in view.standings(panel, load)[name].runs.values():
-                for number, bucket in result["loads"].items():
-                    sums = buckets.setdefault(int(number), [0.0, 0.0, 0.0])
-                    sums[0] += bucket["verified"]
-                    sums[1] += bucket["sequence_steps"]
-                    sums[2] += bucket["steps"]
-        most = max((sums[1] for sums in buckets.values()), default=0.0)
-        # Loads of which there were hardly any steps say little.
-        series[name] = [
-            (sums[1] / sums[2], sums[0] / sums[1]) for _, sums in sorted(buckets.items()) if sums[1] >= 0.002 * most
-        ]
+    names = [name for name in view.highlighted if view.kinds[name] != "fixed"]
+    closed = len(view.closed) > 1
+    series = {name: _closed_depths(view, panel, name) if closed else _depths(view, panel, name) for name in names}
     loads = [max(1.0, x) for points in series.values() for x, _ in points] or [1.0]
     deepest = max((y for points in series.values() for _, y in points), default=1.0)
     low, high = min(loads), max(loads)
-    scale = Scale(low / 1.15, high * 1.15, "log") if low < high else Scale(low / 2, high * 2, "log")
     ticks = [2.0**i for i in range(0, 14) if low / 1.15 <= 2.0**i <= high * 1.15]
-    chart = Chart(scale, Scale(0.0, max(1.0, deepest * 1.08)), "sequences that decode", "mean depth", x_ticks=ticks or None)
+    chart = Chart(_load_scale([low, high]), Scale(0.0, max(1.0, deepest * 1.08)), "sequences that decode", "mean depth",
+                  x_ticks=ticks or None)  # fmt: skip
     for name in reversed(list(series)):
         points = series[name]
         if points:
             chart.line(points, f"line {view.style(name)}", name)
             chart.label(name, view.style(name), *points[-1])
     return chart.svg(f"Mean depth against load, {panel}")
+
+
+def _closed_depths(view: View, panel: Panel, name: str) -> list[tuple[float, float]]:
+    rows = [view.gain(panel, load, name) for load in view.closed]
+    return [(row["mean_sequences"], row["mean_depth"]) for row in rows]
+
+
+def _depths(view: View, panel: Panel, name: str) -> list[tuple[float, float]]:
+    """By buckets of load, over all arrivals; loads of which there were hardly any steps say little."""
+    buckets: dict[int, list[float]] = {}
+    for load in view.loads:
+        for result in view.standings(panel, load)[name].runs.values():
+            for number, bucket in result["loads"].items():
+                sums = buckets.setdefault(int(number), [0.0, 0.0, 0.0])
+                for i, key in enumerate(("steps", "sequence_steps", "verified")):
+                    sums[i] += bucket[key]
+    enough = 0.01 * sum(sums[0] for sums in buckets.values())
+    return [(present / steps, verified / present) for _, (steps, present, verified) in sorted(buckets.items())
+            if steps >= enough]  # fmt: skip
 
 
 def intervals(view: View, panel: Panel, load: str) -> str:

@@ -63,7 +63,9 @@ class View:
             if spec["kind"] == "closed":
                 self.concurrency[name] = int(spec["concurrency"])
         self.synthetic = {item.cell.trace: str(item.result["synthetic"]) for item in record.finished}
-        self._gains = {(SettingKey(r["trace"], r["arrivals"], r["machine"]), r["policy"]): r for r in self.verdicts.gains}
+        self._gains = {
+            (SettingKey(r["trace"], r["arrivals"], r["machine"]), r["policy"]): r for r in self.verdicts.gains
+        }
 
     @cached_property
     def panels(self) -> list[Panel]:
