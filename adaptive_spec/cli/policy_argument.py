@@ -1,66 +1,31 @@
-"""A policy as it is written on a command line, and the tuning that it stands for."""
+"""A policy as it is written on a command line, and lists of them."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 
-import yaml
-from pydantic import ValidationError
-
+from adaptive_spec import policy_argument
 from adaptive_spec.cli.failure import UsageError
 from adaptive_spec.config import TuningConfig
-from adaptive_spec.policy import policy_class, policy_names
+from adaptive_spec.policy_argument import SYNTAX
 
-NONE = "none"
-SYNTAX = "none, or a policy's name, with arguments as in fixed:4 or roofline-budget:horizon=run"
-
-# A table for whoever has tuned none: deep while few sequences decode, off when many do.
-DEFAULT_ARGUMENTS: dict[str, dict[str, object]] = {
-    "batch-threshold": {"table": [[1, 4, 8], [5, 16, 4], [17, 32, 2], [33, None, 0]]}
-}
+__all__ = ["SYNTAX", "fixed_depth", "split_list", "tuning_for", "unique"]
 
 
 def tuning_for(argument: str, base: TuningConfig | None = None) -> TuningConfig:
-    """Return `base` with the policy that a command line names.
-
-    Parameters
-    ----------
-    argument : str
-        ``none`` (no speculation), ``NAME``, ``NAME:VALUE`` (the first argument of the policy) or
-        ``NAME:KEY=VALUE;KEY=VALUE``; values are YAML.
-    base : TuningConfig, optional
-        All other settings.
-
-    Raises
-    ------
-    UsageError
-        If there is no such policy, or it can't serve with these arguments.
-    """
-    base = TuningConfig() if base is None else base
-    name, _, rest = argument.strip().partition(":")
-    if name == NONE and not rest:
-        return base.model_copy(update={"mode": "off"})
-    if name not in policy_names():
-        raise UsageError(f"no policy is called {name!r}; there are none, {', '.join(policy_names())}")
-    parameters = list(inspect.signature(policy_class(name)).parameters)
-    arguments: dict[str, object] = {} if rest else dict(DEFAULT_ARGUMENTS.get(name, {}))
-    for number, part in enumerate(rest.split(";") if rest else []):
-        key, equals, value = part.partition("=")
-        if not equals:
-            if number or not parameters:
-                raise UsageError(f"policy {argument!r}: {part!r} is no KEY=VALUE; write {SYNTAX}")
-            key, value = parameters[0], part
-        try:
-            arguments[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UsageError(f"policy {argument!r}: {value!r} is no value") from error
-    settings = base.model_dump() | {"mode": "on", "policy": {"name": name, **arguments}}
+    """See :func:`adaptive_spec.policy_argument.tuning_for`; UsageError for its ValueError."""
     try:
-        return TuningConfig.model_validate(settings)
-    except ValidationError as error:
-        told = "; ".join(item["msg"].removeprefix("Value error, ") for item in error.errors())
-        raise UsageError(f"policy {argument!r}: {told}") from error
+        return policy_argument.tuning_for(argument, base)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def fixed_depth(argument: str) -> int | None:
+    """See :func:`adaptive_spec.policy_argument.fixed_depth`; UsageError for its ValueError."""
+    try:
+        return policy_argument.fixed_depth(argument)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def split_list(text: str) -> list[str]:
@@ -73,15 +38,6 @@ def split_list(text: str) -> list[str]:
         else:
             parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
-
-
-def fixed_depth(argument: str) -> int | None:
-    """The depth of a baseline with one depth for all (0 for none); None for other policies."""
-    if argument == NONE:
-        return 0
-    tuning = tuning_for(argument)
-    depth = tuning.policy.params.get("depth")
-    return depth if tuning.policy.name == "fixed" and isinstance(depth, int) else None
 
 
 def unique(arguments: Sequence[str]) -> list[str]:

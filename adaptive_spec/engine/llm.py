@@ -196,9 +196,7 @@ class LLM:
         fixed: dict[tuple[str | int, ...], str] = (
             {("mode",): "no drafter was started with it"} if active is None else {}
         )
-        self.upkeep = Upkeep(
-            controller, tuning, file=file, model_name=self.model_name, fixed=fixed, adjust=_possible
-        )
+        self.upkeep = Upkeep(controller, tuning, file=file, model_name=self.model_name, fixed=fixed, adjust=_possible)
         self.runner = runner
         self.controller: Controller = controller
         self.loop = ServingLoop(self.scheduler, controller, runner, self.clock, self._observe)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.policy import make_policy, policy_names
+from adaptive_spec.policy_argument import tuning_for
 from adaptive_spec.replay.controllers import BareController, ControllerFactory, TunedController
 from adaptive_spec.tuning_file import nearest
 
@@ -74,8 +75,6 @@ def find_contestant(name: str, argument: str, tuning: TuningConfig) -> Contestan
     ValueError
         If there is no such policy, or it can't serve with these arguments.
     """
-    from adaptive_spec.cli.failure import UsageError
-    from adaptive_spec.cli.policy_argument import tuning_for
     from adaptive_spec.experiments.ablations import ablations
     from adaptive_spec.experiments.baselines import baselines
 
@@ -96,10 +95,7 @@ def find_contestant(name: str, argument: str, tuning: TuningConfig) -> Contestan
     if word not in installed:
         known = [*installed, *(p for p in peers if not p.startswith("fixed-")), "fixed-K", BY_LOAD, *ablations()]
         raise ValueError(f"no policy is called {word!r}{nearest(word, known)}")
-    try:
-        tuned = tuning_for(argument, tuning)
-    except UsageError as error:
-        raise ValueError(str(error)) from error
+    tuned = tuning_for(argument, tuning)
     kind = "peer" if word in NOT_ADAPTIVE else "ours"
     return Contestant(name, kind, {"kind": "tuned", "tuning": _plain(tuned)})
 
