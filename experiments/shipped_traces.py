@@ -118,8 +118,9 @@ def _record(
                 )
                 traces[name].append(trace)
     told = "frozen tables, each learned from the other families' prompts and answers"
-    for trace in traces["corpus_ngram"]:
-        trace.info = replace(trace.info, drafter=f"corpus_ngram, {told}")
+    traces["corpus_ngram"] = [
+        replace(trace, info=replace(trace.info, drafter=f"corpus_ngram, {told}")) for trace in traces["corpus_ngram"]
+    ]
     return [(Trace.concat(parts), name) for name, parts in traces.items()]
 
 

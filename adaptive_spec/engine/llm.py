@@ -19,12 +19,13 @@ from adaptive_spec.deployment import make_controller
 from adaptive_spec.engine.detokenizer import Detokenizer
 from adaptive_spec.engine.drafters import Drafter, make_drafter
 from adaptive_spec.engine.kv_memory import kv_cache_blocks
-from adaptive_spec.engine.model import load_model
+from adaptive_spec.engine.model import Model, load_model
 from adaptive_spec.engine.outputs import RequestOutput
 from adaptive_spec.engine.request import Request
 from adaptive_spec.engine.runner import ModelRunner
 from adaptive_spec.engine.sampling_params import SamplingParams
 from adaptive_spec.engine.step_pricing import StepPricing, geometry
+from adaptive_spec.engine.tokenizer import Tokenizer
 from adaptive_spec.serving.blocks import BlockPool
 from adaptive_spec.serving.counting import count_step
 from adaptive_spec.serving.loop import ServingLoop, StepReport
@@ -98,6 +99,10 @@ class LLM:
     """
 
     upkeep: Upkeep
+    model: Model
+    tokenizer: Tokenizer
+    model_name: str
+    _pricing: StepPricing
 
     def __init__(
         self,
