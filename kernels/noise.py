@@ -23,6 +23,9 @@ from torch import Tensor
 
 # Streams keep noise of different purposes apart under one seed.
 MATCH_STREAM = 1
+ACCEPT_STREAM = 2  # ratio mode: whether a draft is accepted
+RESIDUAL_STREAM = 3  # ratio mode: the token after the accepted drafts
+DRAFT_STREAM = 4  # ratio mode: for who draws the drafts; coupled mode draws them with MATCH_STREAM
 
 # No noise is larger: -log of the smallest exponential, 2**-65, is 45.0546.
 GUMBEL_MAX = 45.0625

@@ -222,3 +222,69 @@ def verify_match(
             )
             tokens[row] = torch.where(scores == scores.max(), token, vocabulary).min()
     return accept_matches(tokens, cu, draft, max_depth)
+
+
+def _log_softmax(logits_row: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """Return log p of the truncated distribution in float64; minus infinity everywhere if there is none."""
+    x = _scaled(logits_row, temperature).clamp(max=torch.finfo(torch.float32).max)
+    if not bool((x > NEG_INF).any()):
+        return x.double()
+    kept = torch.where(x >= max(_thresholds(x, top_k, top_p)), x, NEG_INF)
+    return torch.log_softmax(kept.double(), 0)
+
+
+def verify_ratio(
+    logits: Tensor,
+    cu: Tensor,
+    draft: Tensor,
+    max_depth: int,
+    *,
+    draft_logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    seed: Tensor,
+    sample_index: Tensor,
+    position: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Verify sampled drafts; see :func:`adaptive_spec.kernels.ops.verify_ratio`."""
+    vocabulary, device = logits.shape[1], logits.device
+    token = torch.arange(vocabulary, device=device)
+    tokens = torch.full((len(cu) - 1, max_depth + 1), -1, dtype=torch.int32, device=device)
+    count = torch.empty(len(cu) - 1, dtype=torch.int32, device=device)
+
+    def lowest_best(scores: Tensor) -> int:
+        return int(torch.where(scores == scores.max(), token, vocabulary).min())
+
+    for b in range(len(cu) - 1):
+        first, depth = int(cu[b]), int(cu[b + 1] - cu[b]) - 1
+        heat = float(temperature[b])
+        for j in range(depth + 1):
+            row = logits[first + j]
+            x = int(draft[first - b + j]) if j < depth else -1
+            if heat < noise.GREEDY_TEMPERATURE:
+                own = lowest_best(_clean(row))
+                accept = x == own
+            else:
+                where = (seed[b], sample_index[b], position[b] + j)
+                log_p = _log_softmax(row, heat, int(top_k[b]), float(top_p[b]))
+                log_q = torch.full_like(log_p, NEG_INF)
+                accept = False
+                if j < depth:
+                    log_q = _log_softmax(draft_logits[first - b + j], heat, 0, 1.0)
+                if 0 <= x < vocabulary:
+                    key = noise.row_key(*where, stream=noise.ACCEPT_STREAM)
+                    u = noise.uniform(*noise.random_words(key, torch.zeros((), dtype=torch.int64, device=device)))
+                    p, q = float(log_p[x].exp()), float(log_q[x].exp())
+                    accept = p > 0.0 and float(u) * q <= p
+                own = -1
+                if not accept:
+                    g = noise.gumbel(noise.row_key(*where, stream=noise.RESIDUAL_STREAM), token)
+                    left = log_p.exp() - log_q.exp()
+                    some = bool((left > 0.0).any())  # else p and q are equal, but for rounding
+                    own = lowest_best((torch.where(left > 0.0, left.log(), NEG_INF) if some else log_p) + g)
+            tokens[b, j] = x if accept else own
+            if not accept:
+                count[b] = j + 1
+                break
+    return tokens, count

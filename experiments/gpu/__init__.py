@@ -1,0 +1,1 @@
+"""Commands for a machine with a GPU."""

@@ -1,0 +1,66 @@
+"""The compile check records what launchers launch, compiles it without a GPU, and finds what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+from adaptive_spec.kernels import compile_check
+from adaptive_spec.kernels.compile_check import Compiled, Specialisation
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "adaptive_spec.kernels.compile_check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**environment, **variables}, check=False)
+
+
+def test_it_compiles_in_a_process_of_its_own(tmp_path):
+    report = tmp_path / "report.json"
+    done = run("--targets", "cuda:90,hip:gfx942", "--only", "greedy_kernel[bf16", "--json", str(report), "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert "0 faults" in done.stdout
+    rows = json.loads(report.read_text())
+    assert {row["target"] for row in rows} == {"cuda:90", "hip:gfx942"}
+    assert all(row["registers"] > 0 and row["spills"] == 0 for row in rows)
+    aligned = [row for row in rows if row["target"] == "cuda:90" and "unaligned" not in row["name"]]
+    assert all(row["wide_loads"] > 0 for row in aligned)
+    assert aligned
+
+
+def test_it_refuses_to_interpret():
+    done = run(TRITON_INTERPRET="1")
+    assert done.returncode == 1
+    assert "unset TRITON_INTERPRET" in done.stderr
+
+
+def test_an_error_of_the_compiler_is_a_fault():
+    """In a process that interprets there is nothing to compile, and the compiler says so."""
+    one = Specialisation("verify", "accept_kernel", (), (), (), ())
+    result = compile_check.compile_one((one, "cuda:90"))
+    assert result.fault
+    assert result.registers == 0
+
+
+@pytest.mark.parametrize(
+    ("registers", "spills", "wide", "divisible", "fault"),
+    [
+        (128, 0, 1, ("row_stride",), ""),
+        (129, 0, 1, ("row_stride",), "129 registers; at most 128 are allowed"),
+        (100, 8, 1, ("row_stride",), "spills 8"),
+        (100, 0, 0, ("row_stride",), "logits are not loaded 16 bytes at once"),
+        (100, 0, 0, (), ""),
+        (100, 32, 0, (), ""),
+        (100, 33, 0, (), "spills 33"),
+    ],
+)
+def test_what_counts_as_a_fault(registers, spills, wide, divisible, fault):
+    one = Specialisation("verify", "greedy_kernel", (), (), divisible, ())
+    result = Compiled("cuda:90", one.name, 0.0, registers, spills, 0, wide)
+    assert compile_check._fault(result, one, "cuda", "90") == fault
