@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import MofNCompleteColumn, Progress
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.controller import Controller
@@ -21,6 +19,7 @@ from adaptive_spec.engine.drafters import Drafter, make_drafter
 from adaptive_spec.engine.kv_memory import kv_cache_blocks
 from adaptive_spec.engine.model import Model, load_model
 from adaptive_spec.engine.outputs import RequestOutput
+from adaptive_spec.engine.progress import request_bar
 from adaptive_spec.engine.request import Request
 from adaptive_spec.engine.runner import ModelRunner
 from adaptive_spec.engine.sampling_params import SamplingParams
@@ -35,14 +34,6 @@ from adaptive_spec.upkeep import Upkeep
 
 Prompt = str | list[int]
 Params = SamplingParams | Sequence[SamplingParams] | None
-
-
-@contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar over requests, or none."""
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), transient=True, disable=not shown) as progress:
-        task = progress.add_task("requests", total=total)
-        yield lambda finished: progress.advance(task, finished)
 
 
 def _possible(tuning: TuningConfig) -> TuningConfig:
@@ -263,7 +254,7 @@ class LLM:
         requests = self._submit(prompts, sampling_params)
         unfinished = set(requests)
         try:
-            with _bar(len(requests), progress) as advance:
+            with request_bar(len(requests), progress) as advance:
                 while unfinished:
                     finished = {request for request in self._step() if request.finished} & unfinished
                     unfinished -= finished
