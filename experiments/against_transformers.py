@@ -21,15 +21,14 @@ from adaptive_spec.cli.comparison import Ratio
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.engine.llm import LLM
 from adaptive_spec.engine.sampling_params import SamplingParams
-from adaptive_spec.engine.weights import read_checkpoint
+from adaptive_spec.engine.weights import Checkpoint, read_checkpoint
 from adaptive_spec.experiments.demo import demo_prompts
 
 
-def reference_model(source: str, dtype: torch.dtype) -> Any:
+def reference_model(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
     """The same checkpoint as a transformers model."""
     import transformers
 
-    checkpoint = read_checkpoint(source)
     c = checkpoint.config
     config = transformers.LlamaConfig(
         vocab_size=c.vocab_size,
@@ -61,7 +60,7 @@ def main(
 ) -> None:
     """Time both, side by side."""
     llm = LLM(model, drafter=None, tuning=TuningConfig(mode="off"), max_num_seqs=1, max_model_len=1024)
-    theirs = reference_model(model, llm.model.dtype)
+    theirs = reference_model(read_checkpoint(model), llm.model.dtype)
     texts = []
     for prompt in demo_prompts()[:prompts]:
         chat = llm.tokenizer.apply_chat_template([{"role": "user", "content": prompt.text}])

@@ -6,12 +6,12 @@ import importlib.util
 
 import pytest
 import torch
-import transformers
 from paged_driver import PagedDriver
 
 from adaptive_spec.engine.model import Model
 from adaptive_spec.engine.tokenizer import Tokenizer
 from adaptive_spec.engine.weights import Checkpoint, read_checkpoint
+from adaptive_spec.experiments.against_transformers import reference_model
 
 pytestmark = pytest.mark.model
 
@@ -44,26 +44,9 @@ def model(checkpoint: Checkpoint) -> Model:
 @pytest.fixture(scope="module")
 def reference(checkpoint: Checkpoint) -> list[list[int]]:
     """Greedy continuations by transformers, of a model built from the tensors that we read."""
-    c = checkpoint.config
-    config = transformers.LlamaConfig(
-        vocab_size=c.vocab_size,
-        hidden_size=c.hidden_size,
-        intermediate_size=c.intermediate_size,
-        num_hidden_layers=c.num_layers,
-        num_attention_heads=c.num_heads,
-        num_key_value_heads=c.num_kv_heads,
-        max_position_embeddings=c.max_model_len,
-        rms_norm_eps=c.rms_norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
-        tie_word_embeddings=True,
-        eos_token_id=None,
-    )
-    theirs = transformers.LlamaForCausalLM(config)
-    missing, unexpected = theirs.load_state_dict(checkpoint.tensors, strict=False)
-    assert list(missing) == ["lm_head.weight"]
-    assert not unexpected
-    theirs.tie_weights()
-    theirs.eval()
+    theirs = reference_model(checkpoint, torch.float32)
+    assert set(theirs.state_dict()) - set(checkpoint.tensors) == {"lm_head.weight"}
+    assert not set(checkpoint.tensors) - set(theirs.state_dict())
     texts = []
     for prompt in PROMPTS:
         ids = torch.tensor([checkpoint.tokenizer.encode(prompt)])
