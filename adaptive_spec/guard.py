@@ -170,13 +170,19 @@ class Guard:
             self._log_scale += max(0.02, 1.0 / (1 + self._off_steps)) * min(max(ratio, -0.25), 0.25)
             return
         self._since_off += 1
-        loss = max(seconds / off * view.base_tokens - time.tokens, 0.0)
+        # What a prefill adds to the step is done whatever is decided, and its token comes anyway. Counted in,
+        # it would make a second's loss look small beside the step's seconds.
+        prefill = self._prefill_seconds(view, cost)
+        off_tokens = view.base_tokens - view.sampling_prefills
+        tokens = max(time.tokens - view.sampling_prefills, 0.05 * off_tokens)
+        slowness = max(seconds - prefill, 0.05 * seconds) / (off - prefill)
+        loss = max(slowness * off_tokens - tokens, 0.0)
         self._loss += 0.2 * (loss - self._loss)
         if not self.on:  # a trial: pay what it really cost
             self._loss = max(self._loss, loss)
             self.ledger.pay(loss - self._paid)
             self._paid = loss
-        y = self._block.add(seconds / off, time.tokens / view.base_tokens, off)
+        y = self._block.add(slowness, tokens / off_tokens, off - prefill)
         if y is not None:
             self._judge(y, view, off)
 
@@ -202,6 +208,15 @@ class Guard:
         verify = float(cost.verify_range(view.base_positions, 1, view.total_context, view.sequences)[0])
         draft = float(cost.draft(NO_DEPTH, view.sequences, view.lag)[0])
         return (verify + draft) * math.exp(self._log_scale)
+
+    def _prefill_seconds(self, view: StepView, cost: StepCost) -> float:
+        """Seconds that a prefill adds to this step at depth 0."""
+        if not view.prefill_tokens:
+            return 0.0
+        decoding = view.base_positions - view.prefill_tokens
+        without = float(cost.verify_range(decoding, 1, view.total_context, view.sequences)[0])
+        added = float(cost.verify_range(view.base_positions, 1, view.total_context, view.sequences)[0]) - without
+        return max(added, 0.0) * math.exp(self._log_scale)
 
     def _judge(self, y: float, view: StepView, off: float) -> None:
         """Take one block's log(goodput on / goodput off); its last step, `view`, would take `off` seconds off."""

@@ -118,7 +118,8 @@ class Tipping:
     seconds : float
         What it would have cost, drafting included.
     price : float
-        Goodput of the step as decided, tokens per second: what a second must bring.
+        Goodput of the step as decided, tokens per second: what a second must bring. What a prefill adds to
+        the step does not count, neither its seconds nor its token.
     draft_seconds : float
         The part of `seconds` that drafting deeper would have cost.
     horizon_price : float

@@ -27,6 +27,11 @@ class RooflineBudget(DepthPolicy):
     per second are highest by the cost model, the drafter's own time included. A sequence that copies its
     prompt then gets many slots and one that writes a poem few, and with a full machine nobody gets many.
 
+    What a prefill adds to a pass is not for the drafts to pay: it has to be done sooner or later whatever is
+    decided. Counted in, it would make a second look worth less than it is in the steps that decode alone, and
+    slots that lose there would be bought here. So a step's goodput is that of its decoding: the seconds that
+    its prefill adds at depth 0 are left out, and so are the first tokens of prompts.
+
     Source: DSpark's Algorithm 1 (slots by descending confidence while throughput rises), without its early
     stop, which real cost curves with their stairs and dips mislead; the roofline is Williams, Waterman and
     Patterson's (2009). The long-run price is the marginal value theorem of foraging (Charnov, 1976).
@@ -89,17 +94,26 @@ class RooflineBudget(DepthPolicy):
         sequences = view.sequences
         weight = np.ones(sequences) if view.weight is None else view.weight
         slots = int(view.limit.sum())
-        return allocate(
+        verify = cost.verify_range(view.base_positions, slots + 1, view.total_context, sequences)
+        prefill_seconds, first_tokens = 0.0, 0
+        if view.prefill_tokens and self.horizon == "step":
+            decoding = view.base_positions - view.prefill_tokens
+            without = cost.verify_range(decoding, 1, view.total_context, sequences)
+            prefill_seconds, first_tokens = max(float(verify[0] - without[0]), 0.0), view.sampling_prefills
+        choice = allocate(
             acceptance.mean(),
             weight,
             view.limit,
-            view.base_tokens,
-            cost.verify_range(view.base_positions, slots + 1, view.total_context, sequences),
+            view.base_tokens - first_tokens,
+            verify - prefill_seconds,
             cost.draft(self.depths_, sequences, view.lag),
             price=self.goodput_ if self.horizon == "run" and self.seconds_ > 0 else None,
             levels=self.depth_levels,
             uniform=self.uniform,
         )
+        choice.expected_tokens += first_tokens
+        choice.expected_seconds += prefill_seconds
+        return choice
 
     def observe_time(self, time: StepTime) -> RooflineBudget:
         """Keep the running goodput, where the engine tells both tokens and seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ def test_decides_as_allocate_does() -> None:
     machine = Curve({1: 30.0, 8: 31.0, 16: 40.0, 64: 90.0}, draft=0.001)
     texts = Texts(5, seed=1)
     view = texts.next()
-    view.prefill_tokens, view.sampling_prefills, view.lag = 7, 1, 0
+    view.carried_drafts, view.lag = 7, 0
     view.weight = np.array([1.0, 2.0, 1.0, 0.5, 1.0])
     decision = roofline().decide(view, texts, machine)
     positions = 5 + 7 + np.arange(int(view.limit.sum()) + 1)
     expected = allocate(
-        texts.mean(), view.weight, view.limit, 6.5, machine.verify(positions, 250, 5), machine.draft(np.arange(9), 5)
+        texts.mean(), view.weight, view.limit, 5.5, machine.verify(positions, 250, 5), machine.draft(np.arange(9), 5)
     )
     assert decision.depth.tolist() == expected.depth.tolist()
     assert decision.expected_tokens == expected.expected_tokens
@@ -36,6 +37,27 @@ def test_decides_as_allocate_does() -> None:
     assert decision.draft_depth == decision.depth.max()
     assert decision.tipping == expected.tipping
     assert " tokens for " in decision.explain(0)
+
+
+def test_what_a_prefill_adds_is_not_for_drafts_to_pay() -> None:
+    """On a machine of a straight line a prefill changes no depth, and is expected to take what it takes."""
+    texts, line = Texts(12, seed=3), Curve({1: 20.0, 1000: 1019.0})
+    for prefill, ending in ((1, 0), (40, 1), (700, 3)):
+        view = texts.next()
+        alone = roofline().decide(view, texts, line)
+        view = replace(view, prefill_tokens=prefill, sampling_prefills=ending)
+        beside = roofline().decide(view, texts, line)
+        assert beside.depth.tolist() == alone.depth.tolist()
+        assert 0 < beside.depth.sum() < view.limit.sum()
+        assert beside.expected_tokens == pytest.approx(alone.expected_tokens + ending)
+        assert beside.expected_seconds == pytest.approx(alone.expected_seconds + prefill * 1e-3)
+        assert beside.tipping.price == pytest.approx(alone.tipping.price)
+    # Below the ridge it adds nothing, and leaves less room.
+    ridge = Curve({1: 10.0, 32: 10.0, 64: 60.0})
+    view = texts.next()
+    alone = roofline().decide(view, texts, ridge)
+    view = replace(view, prefill_tokens=16)
+    assert 0 < roofline().decide(view, texts, ridge).depth.sum() < alone.depth.sum()
 
 
 def test_beats_every_fixed_depth_where_texts_differ() -> None:
@@ -73,7 +95,7 @@ def test_run_buys_at_the_running_goodput() -> None:
 
 
 def test_run_gains_where_steps_differ() -> None:
-    """Steps of two kinds: half carry a prefill that makes a second cheap in tokens. Both buy at one price."""
+    """Steps of two kinds: half carry others' drafts, and a second is cheap in tokens. Both buy at one price."""
     machine = Curve({1: 10.0, 10: 10.0, 20: 20.0, 1000: 1000.0})
 
     def total(policy: Any) -> float:
@@ -81,7 +103,7 @@ def test_run_gains_where_steps_differ() -> None:
         texts.accepted, texts.seen = texts.acceptance * np.full((8, 5), 1e6), np.full((8, 5), 1e6)
         for number in range(1, 1500):
             view = texts.next()
-            view.prefill_tokens = 60 * (number % 2)
+            view.carried_drafts = 60 * (number % 2)
             decision = policy.decide(view, texts, machine)
             tokens += decision.expected_tokens
             seconds += decision.expected_seconds
