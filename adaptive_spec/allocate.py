@@ -87,7 +87,7 @@ def allocate(
     depths = survival.shape[1]
     alone = len(limit) == 1
     offered = np.minimum(limit, depths)
-    count = offered.item() if alone else int(offered.sum())
+    count = offered.item() if alone else int(np.add.reduce(offered))
     if len(verify_seconds) <= count:
         raise ValueError(
             f"verify_seconds has {len(verify_seconds)} entries; with {count} slots on offer it needs {count + 1}"
@@ -151,7 +151,7 @@ class _Step:
         depth = choice.depth
         if depth is None:
             depth = np.zeros(len(self.offered), dtype=np.int64)
-        deepest = int(depth.max()) if choice.slots else 0
+        deepest = int(np.maximum.reduce(depth)) if choice.slots else 0
         seconds = float(self.verify[choice.slots]) + self.draft[deepest]
         return Allocation(
             depth=depth,

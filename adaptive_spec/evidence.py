@@ -94,7 +94,7 @@ class EvidenceGrid:
             if i + 1 < len(self.features):
                 stride //= self.features[i + 1].bins
         self._column = np.array(column, dtype=np.int64)
-        self._threshold = np.array(threshold, dtype=np.float64)
+        self._threshold = np.array(threshold, dtype=np.float64)[:, None]
         # float32 takes the matrix product to BLAS; cell numbers are far below 2**24, so it is exact.
         self._weight = np.array(weight, dtype=np.float32)
 
@@ -113,8 +113,8 @@ class EvidenceGrid:
             return np.zeros(len(evidence), dtype=np.int64)
         if len(evidence) == 1:
             return np.array([self._cell_of_one(evidence[0].tolist())])
-        reached = evidence.take(self._column, axis=1) >= self._threshold
-        return (reached.astype(np.float32) @ self._weight).astype(np.int64)
+        reached = evidence.T.take(self._column, axis=0) >= self._threshold  # [edges, B]
+        return (self._weight @ reached.astype(np.float32)).astype(np.int64)
 
     def _cell_of_one(self, values: list[float]) -> int:
         cell = 0

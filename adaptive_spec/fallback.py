@@ -137,12 +137,14 @@ class Fallback:
         if not len(depth):
             return
         # As unsigned numbers, negative depths are huge: one comparison finds both kinds of fault.
-        if not np.less_equal(depth.astype(np.int64, copy=False).view(np.uint64), view.limit.view(np.uint64)).all():
+        # (And counting non-zeros is several times faster than any() or max().)
+        if np.count_nonzero(depth.astype(np.int64, copy=False).view(np.uint64) > view.limit.view(np.uint64)):
             if depth.min() < 0:
                 raise PolicyFault(f"chose a negative depth ({int(depth.min())})", "negative depth")
             i = int(np.argmax(depth > view.limit))
             raise PolicyFault(f"chose depth {depth[i]} over the limit {view.limit[i]} of sequence {i}", "over limit")
-        if not isinstance(decision.draft_depth, (int, np.integer)) or decision.draft_depth < depth.max():
+        drafts = decision.draft_depth
+        if not isinstance(drafts, (int, np.integer)) or np.count_nonzero(depth > drafts):
             raise PolicyFault(
                 f"asks for {decision.draft_depth!r} drafts and means to verify {depth.max()}", "draft depth"
             )

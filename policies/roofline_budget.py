@@ -10,7 +10,7 @@ import numpy as np
 from adaptive_spec.allocate import allocate
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.policy import Allocation, DepthPolicy, SurvivalEstimate
-from adaptive_spec.step import StepTime, StepView
+from adaptive_spec.step import FloatArray, IntArray, StepTime, StepView
 
 KEEP = 0.98  # of the running goodput, per step: a memory of some fifty steps
 OBJECTIVES = ("throughput",)
@@ -93,27 +93,50 @@ class RooflineBudget(DepthPolicy):
         assert cost is not None  # decide() saw to it
         sequences = view.sequences
         weight = np.ones(sequences) if view.weight is None else view.weight
-        slots = int(view.limit.sum())
+        slots = int(np.add.reduce(view.limit))
         verify = cost.verify_range(view.base_positions, slots + 1, view.total_context, sequences)
         prefill_seconds, first_tokens = 0.0, 0
         if view.prefill_tokens and self.horizon == "step":
             decoding = view.base_positions - view.prefill_tokens
             without = cost.verify_range(decoding, 1, view.total_context, sequences)
             prefill_seconds, first_tokens = max(float(verify[0] - without[0]), 0.0), view.sampling_prefills
-        choice = allocate(
-            acceptance.mean(),
+        choice = self._split(
+            acceptance,
             weight,
             view.limit,
             view.base_tokens - first_tokens,
             verify - prefill_seconds,
             cost.draft(self.depths_, sequences, view.lag),
-            price=self.goodput_ if self.horizon == "run" and self.seconds_ > 0 else None,
-            levels=self.depth_levels,
-            uniform=self.uniform,
         )
         choice.expected_tokens += first_tokens
         choice.expected_seconds += prefill_seconds
         return choice
+
+    def _split(
+        self,
+        acceptance: SurvivalEstimate,
+        weight: FloatArray,
+        limit: IntArray,
+        base_tokens: float,
+        verify_seconds: FloatArray,
+        draft_seconds: FloatArray,
+    ) -> Allocation:
+        """Split the budget of a step; arguments as in :func:`adaptive_spec.allocate.allocate`."""
+        return allocate(
+            acceptance.mean(),
+            weight,
+            limit,
+            base_tokens,
+            verify_seconds,
+            draft_seconds,
+            price=self._price(),
+            levels=self.depth_levels,
+            uniform=self.uniform,
+        )
+
+    def _price(self) -> float | None:
+        """What a second must bring, where that is not the step's own affair."""
+        return self.goodput_ if self.horizon == "run" and self.seconds_ > 0 else None
 
     def observe_time(self, time: StepTime) -> RooflineBudget:
         """Keep the running goodput, where the engine tells both tokens and seconds."""
