@@ -219,7 +219,7 @@ class Controller:
     def _decide(self, view: StepView, estimate: SurvivalEstimate) -> Decision:
         if not self.enabled:
             return self._off(view, "off", "the mode is off")
-        if not view.limit.any():
+        if not np.count_nonzero(view.limit):
             return self._off(view, "limits", "no sequence may have a draft in this step")
         broken = self.watchdog is not None and self.watchdog.tripped
         if broken:
@@ -284,7 +284,7 @@ class Controller:
         verified, accepted = outcome.verified, outcome.accepted
         depth = pending.decision.depth[index]
         most = depth if verified is outcome.drafted else np.minimum(depth, outcome.drafted)
-        if accepted.min() < 0 or not ((accepted <= verified) & (verified <= most)).all():
+        if np.count_nonzero((accepted < 0) | (accepted > verified) | (verified > most)):  # far quicker than any()
             raise ValueError(
                 f"outcome of step {outcome.step} breaks 0 <= accepted <= verified <= min(depth, drafted): "
                 f"accepted {accepted.tolist()}, verified {verified.tolist()}, drafted {outcome.drafted.tolist()}, "
