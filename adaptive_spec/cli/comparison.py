@@ -150,6 +150,8 @@ class Comparison:
             "best_fixed": best,
             "ratio_to_best_fixed": None if to_best is None else _plain(to_best),
             "decode_tokens_per_second_by_round": goodputs,
+            "drafted_by_round": [run.drafted for run in runs],
+            "decided_by_by_round": [dict(run.decided_by) for run in runs],
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ class PolicyRun:
         Decoding sequences, summed over steps.
     drafted, verified, accepted : int
         Draft tokens.
+    decided_by : Counter of str
+        Steps by what decided their depths: ``policy``, ``off-step``, ``guard``, ...
     other_load : float
         CPUs that other processes kept busy meanwhile (NaN where the system doesn't tell).
     """
@@ -54,6 +57,7 @@ class PolicyRun:
     drafted: int = 0
     verified: int = 0
     accepted: int = 0
+    decided_by: Counter[str] = field(default_factory=Counter)
     other_load: float = float("nan")
 
     @property
@@ -122,6 +126,8 @@ def play_policy(
         run.drafted += int(report.drafted.sum())
         run.verified += int(report.verified.sum())
         run.accepted += int(report.accepted.sum())
+        if report.decision is not None:
+            run.decided_by[report.decision.decided_by] += 1
         for text in report.started:
             first[text.id] = now
         for text in report.finished:

@@ -2,7 +2,7 @@
 
 import os
 
-# oneDNN compiles a kernel for every number of rows and shape of layer, and keeps 1,024 of them. Prompts of a few
-# hundred lengths drive out those of the small passes, and then every change of depth pays for compiling anew: an
-# eighth of a pass. Read at oneDNN's first use; whoever has set it knows better.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
+# oneDNN compiles a kernel for every number of rows of every kind of layer, and keeps 1,024 of them (a third of a
+# megabyte each), fewer than one model may need: then changes of depth would pay for compiling again, an eighth of a
+# pass. Read at oneDNN's first use; whoever has set it knows better.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")

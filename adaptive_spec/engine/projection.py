@@ -8,6 +8,10 @@ from torch import Tensor
 
 # oneDNN lays the weight out for passes of about this many rows; any number may follow.
 _PACKED_FOR_ROWS = 16
+# It compiles a kernel for every number of rows that it meets, some milliseconds each. Decoding passes get theirs
+# beforehand; above so many rows, where prompts are, passes are filled up to a multiple.
+_EACH_UNTIL = 128
+_ROWS_TOGETHER = 16
 
 
 class Projection:
@@ -47,12 +51,19 @@ class Projection:
         return self._binary(x, other, "mul") if self._packed else F.linear(x, self._weight, self._bias) * other
 
     def _unary(self, x: Tensor, name: str) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], "")
-        return result
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(_filled(x), self._weight, self._bias, name, [], "")
+        return result[: len(x)]
 
     def _binary(self, x: Tensor, other: Tensor, name: str) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, self._bias, name)
-        return result
+        full, others = _filled(x), _filled(other)
+        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(full, others, self._weight, self._bias, name)
+        return result[: len(x)]
+
+
+def _filled(x: Tensor) -> Tensor:
+    """`x`, with rows of zeros where it has many, so that prompts of all lengths share a few compiled kernels."""
+    missing = -len(x) % _ROWS_TOGETHER
+    return F.pad(x, (0, 0, 0, missing)) if missing and len(x) > _EACH_UNTIL else x
 
 
 def _can_pack(weight: Tensor) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_spec.cli import main
+from adaptive_spec.cli import bench, main, turns
 
 pytest.importorskip("torch")
 
@@ -100,6 +100,32 @@ def test_bench_compares_policies(tiny_model: Path, prompt_file: Path, capsys: py
     assert set(document["geometric_mean_decode_tokens_per_second"]["all"]) == {"none", "fixed:2", "roofline-budget"}
 
 
+def test_a_bench_that_is_interrupted_reports_the_rounds_done(
+    tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = 0
+
+    def take_turns(*arguments: Any, **named: Any) -> Any:
+        nonlocal played
+        played += 1
+        if played > 2:
+            raise KeyboardInterrupt
+        return turns.take_turns(*arguments, **named)
+
+    monkeypatch.setattr(bench, "take_turns", take_turns)
+    arguments = ["bench", "--file", str(prompt_file), "--model", str(tiny_model), "--max-tokens", "20", *ENGINE]
+    document = run_json([*arguments, "--concurrency", "2", "--rounds", "5", "--policies", "none,fixed:2"], capsys)
+    assert {result["rounds"] for result in document["results"]} == {2}
+    assert any("interrupted after round 2 of all, 2 in flight" in warning for warning in document["warnings"])
+    for result in document["results"]:
+        (decided, again) = result["decided_by_by_round"]
+        assert sum(decided.values()) > 0
+        assert decided == again
+        assert result["drafted_by_round"][0] == result["drafted"]
+    played = 2
+    assert main([*arguments, "--concurrency", "2", "--policies", "none,fixed:2"]) != 0, "nothing to report"
+
+
 def test_bench_by_category_prints_a_table_each(
     tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +149,10 @@ def test_bench_by_category_prints_a_table_each(
         (["--drafter-arg", "table"], 2, "write KEY=VALUE"),
         (["--drafter-arg", "tabel=x.npz", "--drafter", "corpus_ngram"], 2, "did you mean 'table'?"),
         (["--drafter-arg", "table=missing.npz", "--drafter", "corpus_ngram"], 1, "missing.npz"),
+        (["--drafter", "draft_model"], 2, "--drafter draft_model: needs --drafter-arg model=..."),
+        (["--drafter", "draft_model", "--drafter-arg", "model=./missing.gguf"], 1, "missing.gguf"),
+        (["--sampling", "ratio"], 2, "drafter 'prompt_lookup' draws nothing"),
+        (["--sampling", "rejection"], 2, "must be one of match, coupled, ratio"),
         (["--tuning", "missing.yaml"], 1, "missing.yaml: can't be read"),
         (["--model", "./missing.gguf"], 1, "missing.gguf"),
         (["--dtype", "float12"], 1, "float12"),
@@ -174,6 +204,44 @@ def test_files_that_are_not_what_they_should_be(
     code, line = refused(["generate", "a cab", "--model", str(corrupt), *ENGINE], capsys)
     assert code == 1
     assert "mamba" in line.lower()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--device", "tpu"], "--device: device 'tpu' is unknown; known are cpu, cuda, and cuda:N"),
+        (["--device", "cuda:99"], "--device: device 'cuda:99' is not there"),
+        (["--allocate", "moon"], "--allocate: allocate is 'moon'; it must be one of host, device"),
+    ],
+)
+@pytest.mark.parametrize("command", [["generate", "a cab"], ["bench", "--file", "FILE"], ["record", "--file", "FILE"]])
+def test_places_that_are_not_there(
+    command: list[str],
+    option: list[str],
+    said: str,
+    prompt_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [str(prompt_file) if word == "FILE" else word for word in command]
+    if command[0] == "record":
+        words.insert(1, str(tmp_path / "trace.parquet"))
+        if option[0] == "--allocate":
+            return  # it records with speculation off
+    code, line = refused([*words, *option], capsys)
+    assert code == 2
+    assert said in line
+
+
+def test_depths_may_be_chosen_on_the_device(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["generate", "a bad cab, a bad cab, a b", "--model", str(tiny_model), "--max-tokens", "30", *ENGINE]
+    host = run_json(arguments, capsys)["answers"][0]
+    device = run_json([*arguments, "--device", "cpu", "--allocate", "device"], capsys)["answers"][0]
+    assert device["text"] == host["text"]
+    assert sum(device["depth"]) > 0
+    code, line = refused([*arguments, "--allocate", "device", "--policy", "fixed:2"], capsys)
+    assert code == 1
+    assert "allocation on the device serves the policy roofline-budget" in line
 
 
 @pytest.mark.parametrize(
