@@ -319,7 +319,7 @@ class Controller:
             self._learn_goodput(time)
             if self.ledger is not None:
                 self.ledger.earn(time.tokens)
-            if self.guard is not None and self.cost is not None:
+            if self.guard is not None and self.cost is not None and pending.decision.decided_by != "watchdog":
                 self.guard.observe(time, pending.view, self.cost, pending.decision.draft_depth > 0)
         self.fallback.inform(self.policy, time)
         self._in_flight.settle(time.step)

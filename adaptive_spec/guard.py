@@ -12,20 +12,30 @@ import numpy as np
 
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.explore import Ledger
+from adaptive_spec.off_block import OffBlock
+from adaptive_spec.off_seconds import OffSeconds
 from adaptive_spec.step import IntArray, StepTime, StepView
 
 logger = logging.getLogger(__name__)
 
-# Slowdowns (and gains) that the sequential tests look for: a test for 1 % alone would take a hundred
+# Slowdowns (and gains) that the sequential tests look for, in logs: a test for 1 % alone would take a hundred
 # blocks to see a 30 % loss, one for 30 % alone would never see 1 %.
-EFFECTS = (0.01, 0.03, 0.1, 0.3)
+EFFECTS = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 # A wrong switch to on is soon noticed, and costs no more than what the trials cost that would prevent it.
 TRIAL_ERROR_RATE = 0.1
 
 CONFIRMING_STEPS = 3  # off-steps in a row before speculation is switched off
+SOON = 8  # speculating steps to an off-step at a load without one, or after one that surprised
 
-NO_DEPTH = np.zeros(1, dtype=np.int64)
+# Steps without speculation that a block may lose before it ends early: while on, in one step of it, in a trial.
+LOSS_ALLOWED = 4.0
+STEP_LOSS_ALLOWED = 6.0
+TRIAL_LOSS_ALLOWED = 1.0
+FIRST_BLOCK = 3  # steps, after which what is believed of off is measured
+
+FIRST_WAIT = 32  # steps from switching off to the first trial
+NOISE_FLOOR = 0.02**2  # variance of a block's log ratio that is always reckoned with
 LOSS_KEPT = 0.997  # per step; half is left after some 230 steps
 
 
@@ -63,13 +73,14 @@ class Verdict:
 class Guard:
     """Switches speculation off while it is slower than this engine at depth 0.
 
-    The tokens of a step at depth 0 are known beforehand, so only its seconds have to be learned: they are
-    the cost model's ``V(T0) + Dr(0)`` times one scale, pooled over all loads, that off-steps measure. Steps
-    that speculate are compared in blocks with the off-seconds of the same tokens; each block's
-    log(goodput on / goodput off) feeds a bank of CUSUM tests. While on, off-steps keep the scale fresh;
-    while off, single on-steps make up trial blocks. Both are paid from the exploration ledger. What is
-    known of off may be old, so before it switches off the guard measures a few off-steps in a row, which cost
-    nothing if the test was right.
+    The tokens of a step at depth 0 are known beforehand, so only its seconds have to be learned, from off-steps
+    (:class:`~adaptive_spec.off_seconds.OffSeconds`). Steps that speculate are compared in blocks with the
+    off-seconds of the same tokens; each block's log(goodput on / goodput off) feeds a bank of CUSUM tests. A block
+    that loses much ends early: what a wrong policy may cost before it is stopped is counted in steps without
+    speculation, not in blocks. While on, off-steps keep the off-seconds fresh; while off, single on-steps make up
+    trial blocks. Both are paid from the exploration ledger. What is known of off may be old, so before it switches
+    off, and once after its first block, the guard measures a few off-steps in a row, which cost nothing if the
+    test was right.
 
     Parameters
     ----------
@@ -82,8 +93,7 @@ class Guard:
     error_rate : float
         Chance of a false switch per run of the test.
     block_steps : int
-        Speculating steps that one comparison pools; single steps are too noisy. Where they lose more than
-        half, half as many do.
+        Speculating steps that one comparison pools at most; single steps are too noisy.
     max_switches_per_minute : int
         Changes of state allowed in any minute; speculation is not tried again until it could be switched
         off again too.
@@ -95,7 +105,7 @@ class Guard:
         *,
         clock: Callable[[], float],
         margin: float = 0.01,
-        error_rate: float = 0.001,
+        error_rate: float = 0.01,
         block_steps: int = 8,
         max_switches_per_minute: int = 6,
     ) -> None:
@@ -115,30 +125,28 @@ class Guard:
         self.switches = 0
         self._test = SequentialTest(error_rate)
         self._trial_test = SequentialTest(TRIAL_ERROR_RATE)
-        self._block = _Block(block_steps)
-        self._log_scale = 0.0  # log of measured over modelled seconds of an off-step
-        self._off_steps = 0
-        self._variance = 0.01  # of a block's log ratio: starts at (10 %)²
-        self._last_y = math.nan
+        self._off = OffSeconds()
+        self._block = OffBlock(block_steps)
+        self._variance = 0.01  # of a whole block's log ratio: starts at (10 %)²
+        self._last: tuple[float, int] | None = None  # log ratio and steps of the last block
         self._since_off = 0  # speculating steps since the last off-step
         self._interval = 32  # speculating steps between off-steps
         self._wait = 0  # steps until the next trial block may begin
-        self._backoff = 16
+        self._backoff = 2 * FIRST_WAIT
         self._loss = 0.0  # tokens that a speculating step loses against off, running
         self._paid = 0.0  # for the trial under way
-        self._confirming = 0  # off-steps still to come before a switch to off
-        self._on_y = 0.0  # log ratio of the block that asked for it
-        self._reference: tuple[StepView, float] | None = None  # its last step, and the off-seconds it was judged by
-        self._slower: list[float] = []  # logs of confirming off-steps over those seconds
+        self._measuring = 0  # off-steps in a row that are still to come
+        self._asked: tuple[float, StepView, float] | None = None  # by a block: its ratio, last step and off-seconds
         self._changed: deque[float] = deque(maxlen=max_switches_per_minute)
 
     def verdict(self, view: StepView, cost: StepCost, goodput: float) -> Verdict:
         """Say whether this step may speculate; `goodput` (tokens per second) prices an off-step."""
-        if self._confirming:
-            return Verdict(False, "off-step", "the guard makes sure before it switches off")
+        self._off.believe(view, cost)
+        if self._measuring:
+            return Verdict(False, "off-step", "the guard makes sure of what a step takes without speculation")
         if self.on:
-            if self._since_off >= self._interval:
-                price = max(goodput * self._off_seconds(view, cost) - view.base_tokens, 0.0)
+            if self._since_off >= (self._interval if self._off.knows(view) else SOON):
+                price = max(goodput * self._off.at(view, cost) - view.base_tokens, 0.0)
                 # Half the purse stays with the probes.
                 if math.isfinite(price) and 2 * price <= self.ledger.balance and self.ledger.affords(price):
                     self.ledger.pay(price)
@@ -159,81 +167,82 @@ class Guard:
         seconds = time.step_seconds
         if not (seconds > 0 and math.isfinite(seconds) and time.tokens > 0) or not view.sequences:
             return
-        off = self._off_seconds(view, cost)
         if not speculated:
-            ratio = math.log(seconds / off)
-            if self._confirming and self._reference is not None:
-                judged_by, known = self._reference
-                self._confirm(ratio + math.log(self._off_seconds(judged_by, cost) / known))
-            self._off_steps += 1
-            # One stalled step moves the scale no further than a 25 % one would.
-            self._log_scale += max(0.02, 1.0 / (1 + self._off_steps)) * min(max(ratio, -0.25), 0.25)
+            if self._paid:  # a trial in which the policy itself chose not to
+                self.ledger.pay(-self._paid)
+                self._paid = 0.0
+            self._off.observe(view, cost, seconds)
+            if self._off.surprised:
+                self._interval = SOON
+            if self._measuring:
+                self._measuring -= 1
+                if not self._measuring:
+                    self._measured(cost)
             return
+        off = self._off.at(view, cost)
         self._since_off += 1
         # What a prefill adds to the step is done whatever is decided, and its token comes anyway. Counted in,
         # it would make a second's loss look small beside the step's seconds.
-        prefill = self._prefill_seconds(view, cost)
+        prefill = off * _prefill_share(view, cost)
         off_tokens = view.base_tokens - view.sampling_prefills
         tokens = max(time.tokens - view.sampling_prefills, 0.05 * off_tokens)
         slowness = max(seconds - prefill, 0.05 * seconds) / (off - prefill)
         loss = max(slowness * off_tokens - tokens, 0.0)
-        self._loss += 0.2 * (loss - self._loss)
-        if not self.on:  # a trial: pay what it really cost
-            self._loss = max(self._loss, loss)
+        if self.on:
+            self._loss += 0.05 * (loss - self._loss)
+        else:  # a trial: pay what it really cost
             self.ledger.pay(loss - self._paid)
-            self._paid = loss
-        y = self._block.add(slowness, tokens / off_tokens, off - prefill)
-        if y is not None:
-            self._judge(y, view, off)
+            self._paid = 0.0
+            self._loss += 0.5 * (loss - self._loss)
+        size = (time.positions - view.prefill_tokens) / (view.base_positions - view.prefill_tokens)
+        self._block.add(slowness, tokens / off_tokens, size, off - prefill, off_tokens)
+        steps, lost = len(self._block), self._block.lost
+        if steps >= (self._block.steps if self._off.steps else FIRST_BLOCK) or lost > self._patience(steps):
+            if lost > LOSS_ALLOWED:  # what a policy costs that has just gone wrong is not what it used to cost
+                self._loss = max(self._loss, lost / steps * off_tokens)
+            self._judge(self._block.take(), steps, view, off)
 
-    def _confirm(self, slower: float) -> None:
-        """Take one of the off-steps that decide whether speculation is switched off.
+    def _patience(self, steps: int) -> float:
+        """Off-steps that a block of so many steps may lose before it ends early."""
+        if not self.on:
+            return TRIAL_LOSS_ALLOWED
+        return LOSS_ALLOWED if steps > 1 else STEP_LOSS_ALLOWED
 
-        `slower` is the log of how much longer it took than the block's off-seconds would have it; by that,
-        speculation is better than the block said.
-        """
-        self._slower.append(slower)
-        self._confirming -= 1
-        if self._confirming:
+    def _measured(self, cost: StepCost) -> None:
+        """The off-steps that a block asked for were taken: is it still a loss?"""
+        if self._asked is None:  # they were the first
             return
-        middle = sorted(self._slower)[len(self._slower) // 2]
-        self._slower = []
-        if self._on_y + middle < -self.margin:
-            self._switch(False, self._on_y + middle)
+        y, view, off = self._asked
+        self._asked = None
+        y += math.log(self._off.at(view, cost) / off)
+        if y < -self.margin:
+            self._switch(False, y)
         else:
             self._test.reset()
 
-    def _off_seconds(self, view: StepView, cost: StepCost) -> float:
-        """Seconds of this step at depth 0: the model's, corrected by what off-steps showed."""
-        verify = float(cost.verify_range(view.base_positions, 1, view.total_context, view.sequences)[0])
-        draft = float(cost.draft(NO_DEPTH, view.sequences, view.lag)[0])
-        return (verify + draft) * math.exp(self._log_scale)
-
-    def _prefill_seconds(self, view: StepView, cost: StepCost) -> float:
-        """Seconds that a prefill adds to this step at depth 0."""
-        if not view.prefill_tokens:
-            return 0.0
-        decoding = view.base_positions - view.prefill_tokens
-        without = float(cost.verify_range(decoding, 1, view.total_context, view.sequences)[0])
-        added = float(cost.verify_range(view.base_positions, 1, view.total_context, view.sequences)[0]) - without
-        return max(added, 0.0) * math.exp(self._log_scale)
-
-    def _judge(self, y: float, view: StepView, off: float) -> None:
+    def _judge(self, y: float, steps: int, view: StepView, off: float) -> None:
         """Take one block's log(goodput on / goodput off); its last step, `view`, would take `off` seconds off."""
-        if math.isfinite(self._last_y):
-            # Successive differences: a level far from zero is no noise. The floor below keeps a quiet
-            # clock's first blocks from being taken for certainty.
-            self._variance += 0.1 * (min(0.5 * (y - self._last_y) ** 2, 0.1) - self._variance)
-        self._last_y = y
-        variance = max(self._variance, 0.02**2)
+        share = steps / self._block.steps
+        if self._last is not None:
+            # Successive differences: a level far from zero is no noise, and a change of level little. The floor
+            # below keeps a quiet clock's first blocks from being taken for certainty.
+            last, before = self._last
+            square = (y - last) ** 2 * steps * before / (steps + before) / self._block.steps
+            self._variance += 0.1 * (min(square, 4 * max(self._variance, NOISE_FLOOR), 0.1) - self._variance)
+        self._last = (y, steps)
+        variance = max(self._variance, NOISE_FLOOR) / share
         if self.on:
             if self._test.add(-y - self.margin, variance):
                 if self._may_change(1):
-                    self._confirming, self._on_y, self._reference = CONFIRMING_STEPS, y, (view, off)
+                    self._measuring, self._asked = CONFIRMING_STEPS, (y, view, off)
                 return
-            # The surer the gain, the rarer the off-steps, down to a floor that sees drift.
-            sure = y > 0.1 and not self._test.statistic.any()
-            self._interval = min(self._interval * 2, 512) if sure else max(self._interval // 2, 32)
+            if not self._off.steps:
+                self._measuring = CONFIRMING_STEPS
+            # The surer the gain, the rarer the off-steps, as long as they cost a fifth of a percent: off may have
+            # been measured in a slow phase, and what seems to be gained since then is nothing of the kind.
+            sure = y > 0.1 and not self._test.statistic.any() and not self._off.surprised
+            most = max(32, int(512 * (1.0 - math.exp(-y))))
+            self._interval = min(self._interval * 2, most) if sure else max(self._interval // 2, 32)
         elif self._trial_test.add(y, variance):
             self._switch(True, y)
         elif y <= 0:  # else promising: go on trying without a wait
@@ -254,64 +263,47 @@ class Guard:
         self._changed.append(self.clock())
         self._test.reset()
         self._trial_test.reset()
-        self._last_y = math.nan
-        self._backoff = 16
+        self._block.clear()
+        self._last = None
+        self._wait, self._backoff = (0 if on else FIRST_WAIT), 2 * FIRST_WAIT
         self._interval = 32
-        self._wait = 0 if on else self._backoff
         logger.info("guard: speculation %s; it runs at %.3f x the goodput of off", "on" if on else "off", math.exp(y))
 
     def state(self) -> dict[str, object]:
-        """The learned scale and the state of the switch."""
-        return {"on": self.on, "log_scale": self._log_scale, "off_steps": self._off_steps, "loss": self._loss}
+        """The state of the switch; what a step takes without speculation is measured anew."""
+        return {"on": self.on, "loss": self._loss}
 
     def restore(self, state: dict[str, object]) -> None:
         """Take over a saved guard."""
         self.on = bool(state["on"])
-        self._log_scale = float(state["log_scale"])  # type: ignore[arg-type]
-        self._off_steps = int(state["off_steps"])  # type: ignore[call-overload]
         self._loss = float(state["loss"])  # type: ignore[arg-type]
 
 
-class _Block:
-    """Pools speculating steps into one comparison with off, that one stalled step can't decide."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self._slowness: list[float] = []  # seconds over the off-seconds of the same step
-        self._gain: list[float] = []  # tokens over the off-tokens of the same step
-        self._off: list[float] = []  # off-seconds
-
-    def add(self, slowness: float, gain: float, off: float) -> float | None:
-        """Take in a step; log(goodput on / goodput off) of the block once it is full."""
-        self._slowness.append(slowness)
-        self._gain.append(gain)
-        self._off.append(off)
-        n = len(self._off)
-        if n < self.steps and (n < self.steps // 2 or self._ratio() > 0.5):
-            return None
-        ratio = self._ratio()
-        self._slowness, self._gain, self._off = [], [], []
-        return math.log(ratio)
-
-    def _ratio(self) -> float:
-        # A step over twice as slow as the median one is a stall (paging, another process), which neither
-        # state is to blame for.
-        most = 2.0 * sorted(self._slowness)[len(self._slowness) // 2]
-        on = sum(min(slow, most) * off for slow, off in zip(self._slowness, self._off, strict=True))
-        return sum(gain * off for gain, off in zip(self._gain, self._off, strict=True)) / on
+def _prefill_share(view: StepView, cost: StepCost) -> float:
+    """Share of this step's seconds at depth 0 that its prefill adds."""
+    if not view.prefill_tokens:
+        return 0.0
+    decoding = view.base_positions - view.prefill_tokens
+    without, whole = (
+        float(cost.verify_range(positions, 1, view.total_context, view.sequences)[0])
+        for positions in (decoding, view.base_positions)
+    )
+    return min(max(whole - without, 0.0) / whole, 0.95)
 
 
 class Watchdog:
     """Notices when the population's acceptance collapses: a broken drafter, a model swap.
 
-    A CUSUM test on first drafts, of "a quarter of the usual rate" against "none to speak of"; drafts of one
-    step are correlated and weigh ``n / (1 + (n - 1) correlation)``. Tripped, it asks for depth 0 and lets
-    the ledger's probes look for the recovery with the same test turned round.
+    A CUSUM test on first drafts, of "a part of the usual rate" against "none to speak of". The part is a quarter
+    for one sequence, whose text may be a hard one for long, and up to half for many. Drafts of one step are
+    correlated and weigh ``n / (1 + (n - 1) correlation)``. Tripped, it asks for depth 0 and lets
+    the ledger's probes look for the recovery with the same test turned round. Half the threshold is enough for
+    that: probes are few, and a false recovery is noticed in a few steps.
 
     Parameters
     ----------
     threshold : float
-        Log-likelihood ratio at which it trips, and recovers.
+        Log-likelihood ratio at which it trips; at half of it, it recovers.
     correlation : float
         Correlation of the drafts of one step.
     memory_drafts : int
@@ -341,7 +333,7 @@ class Watchdog:
             return False
         successes = int(np.count_nonzero(accepted))
         weight = 1.0 / (1.0 + (n - 1) * self.correlation)
-        low, high = 0.01, max(0.25 * self.usual, 0.04)
+        low, high = 0.01, max((0.5 - 0.25 / math.sqrt(n)) * self.usual, 0.04)
         failure, success = math.log((1 - low) / (1 - high)), math.log(low / high)
         evidence = weight * (successes * success + (n - successes) * failure)
         if self.tripped:
@@ -350,7 +342,7 @@ class Watchdog:
             self._statistic = max(0.0, self._statistic + evidence)
             self._drafts = min(self._drafts + weight * n, self.memory_drafts)
             self.usual += (successes / n - self.usual) * weight * n / (self._drafts + 20)
-        if self._statistic < self.threshold:
+        if self._statistic < (0.5 * self.threshold if self.tripped else self.threshold):
             return False
         self.tripped = not self.tripped
         self._statistic = 0.0

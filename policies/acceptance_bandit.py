@@ -85,7 +85,7 @@ class AcceptanceBandit(DepthPolicy):
     choose, one draw from this belief is taken for granted (Thompson sampling, its deviation halved: the whole
     of it tries more than it learns): arms that may be best are tried, others soon are not. Old blocks fade. A
     surprise is clipped, so that one stalled step ruins no arm; and since a leap may end below a cliff, a step
-    gets at most 1.5 times the positions of any step that was timed before.
+    gets at most 1.5 times the positions of any step that was timed before and did not fall short.
 
     The survival that the price is held against is the mean. A draw from its posterior would draft what is
     uncertain now and then, but the controller's ledger pays for that already, and cheap arms do it besides:
@@ -132,7 +132,7 @@ class AcceptanceBandit(DepthPolicy):
         self.blocks_ = np.zeros((KNOTS, len(self.prices_)), dtype=np.int64)
         self.realised_ = np.zeros(len(self.prices_))  # tokens, fading
         self.expected_ = np.zeros(len(self.prices_))
-        self.largest_ = 0  # positions of the largest step that was timed
+        self.largest_ = 0  # positions of the largest step that was timed and did not fall short
         self.ranking_: dict[int, tuple[FloatArray, FloatArray]] = {}  # by knot: log goodput and deviation
         self._block: _Block | None = None  # being played
         self._timing: _Block | None = None  # being timed
@@ -254,7 +254,6 @@ class AcceptanceBandit(DepthPolicy):
         if self._timing is not None and self._timing is not block:
             self._learn(self._timing)  # the rest of it got no time
         self._timing = block
-        self.largest_ = max(self.largest_, time.positions)
         block.timed += 1
         block.expected += found.expected
         block.tokens += time.tokens if time.tokens > 0 else found.expected
@@ -264,6 +263,8 @@ class AcceptanceBandit(DepthPolicy):
         if block.timed == self.block or self._falls_short(block):
             self._learn(block)
             self._timing = None
+        if not block.given_up:  # behind a cliff lies another
+            self.largest_ = max(self.largest_, time.positions)
         return self
 
     def _falls_short(self, block: _Block) -> bool:

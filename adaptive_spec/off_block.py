@@ -1,0 +1,75 @@
+"""OffBlock: a few speculating steps, held against the same steps without speculation."""
+
+from __future__ import annotations
+
+import math
+
+
+class OffBlock:
+    """Pools speculating steps into one comparison with off, that one stalled step can't decide.
+
+    Parameters
+    ----------
+    steps : int
+        The most that it pools.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._slowness: list[float] = []  # seconds over the off-seconds of the same step
+        self._gain: list[float] = []  # tokens over the off-tokens of the same step
+        self._size: list[float] = []  # positions over the off-positions of the same step
+        self._off: list[float] = []  # off-seconds
+        self._base: list[float] = []  # off-tokens
+
+    def __len__(self) -> int:
+        return len(self._off)
+
+    def add(self, slowness: float, gain: float, size: float, off: float, base: float) -> None:
+        """Take in a step.
+
+        Parameters
+        ----------
+        slowness, gain, size : float
+            Its seconds, tokens and positions over those of the same step at depth 0.
+        off, base : float
+            Seconds and tokens of the same step at depth 0.
+        """
+        self._slowness.append(slowness)
+        self._gain.append(gain)
+        self._size.append(size)
+        self._off.append(off)
+        self._base.append(base)
+
+    @property
+    def lost(self) -> float:
+        """Steps without speculation that could have been made besides, had it been off."""
+        return sum(self._true_slowness()) - sum(self._gain)
+
+    def take(self) -> float:
+        """Log(goodput on / goodput off) over its steps, whose loads may differ; the block is empty then."""
+        slower = _dot(self._true_slowness(), self._off) / sum(self._off)
+        more = _dot(self._gain, self._base) / sum(self._base)
+        self.clear()
+        return math.log(more / slower)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._slowness, self._gain, self._size, self._off, self._base = [], [], [], [], []
+
+    def _true_slowness(self) -> list[float]:
+        """Slowness without stalls.
+
+        One step over twice as slow as the median one is a stall (paging, another process), which neither state is
+        to blame for, unless its positions explain it: seconds in proportion to them are what a full machine takes.
+        Two such steps are no stalls.
+        """
+        middle = sorted(self._slowness)[(len(self._off) - 1) // 2]
+        most = [2.0 * max(middle, size) for size in self._size]
+        if sum(slow > bound for slow, bound in zip(self._slowness, most, strict=True)) > 1:
+            return self._slowness
+        return list(map(min, self._slowness, most))
+
+
+def _dot(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
