@@ -107,6 +107,7 @@ class Upkeep:
             self.keeper.load()
         # Also when nobody closes it: at the end of the interpreter, or of the engine that holds it.
         self._end = weakref.finalize(self, _end, os.getpid(), self.server, self.keeper)
+        self.idle()  # all series are there before the first step
 
     @property
     def tuning(self) -> TuningConfig:
@@ -140,6 +141,11 @@ class Upkeep:
             self._publish_at = now + PUBLISH_EVERY_SECONDS
             self._publish()
         return changed
+
+    def idle(self) -> None:
+        """The engine has no work, so no tick will come for a while: bring up to date what others read."""
+        if self._folder is not None and self._end.alive:
+            self._publish()
 
     def close(self) -> None:
         """Save what was learned, and stop giving out metrics; a second call does nothing."""

@@ -82,14 +82,19 @@ def make_config(
         parallel_config=ParallelConfig(),
         device_config=DeviceConfig("cpu"),
         speculative_config=speculative,
-        observability_config=ObservabilityConfig(
-            per_request_spec_decode_metrics="summary" if per_request_metrics and k else "none"
-        ),
+        observability_config=_observability(per_request_metrics and k > 0),
         additional_config={"adaptive_spec": {"tuning_file": str(tuning_file)}} if tuning_file else {},
     )
     config.scheduler_config.async_scheduling = asynchronous  # the CPU platform has set it to False
     config.cache_config.num_gpu_blocks = num_blocks
     return config
+
+
+def _observability(per_request_metrics: bool) -> ObservabilityConfig:
+    """With acceptance metrics of each request, where this vLLM has them (since 0.30 or so)."""
+    if not per_request_metrics or not hasattr(ObservabilityConfig, "per_request_spec_decode_metrics"):
+        return ObservabilityConfig()
+    return ObservabilityConfig(per_request_spec_decode_metrics="summary")
 
 
 def make_scheduler(factory: Callable[..., Any], config: VllmConfig) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -14,8 +16,10 @@ from adaptive_spec.step import BoolArray, IntArray, Outcome
 from adaptive_spec.vllm_plugin.awaited_prefill import awaited_prefill
 from adaptive_spec.vllm_plugin.drafters import Drafter
 from adaptive_spec.vllm_plugin.overrides import Overrides
+from adaptive_spec.vllm_plugin.pass_reader import PassReader
 from adaptive_spec.vllm_plugin.pass_results import PassResults
-from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, ScheduledPass
+from adaptive_spec.vllm_plugin.roster import Roster
+from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, DraftsLeft, ScheduledPass
 from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 from adaptive_spec.vllm_plugin.share import is_in_share
 from adaptive_spec.vllm_plugin.step_clock import StepClock
@@ -82,8 +86,11 @@ class DepthControl:
         self.faults: Counter[str] = Counter()
         self.verified = self.accepted = 0
         self.planner = StepPlanner(controller, requests, drafter, max_depth, asynchronous, clock.clock)
+        self._reader = PassReader(requests)
         self._results = PassResults(requests)
-        self._passes: dict[int, ScheduledPass] = {}
+        self._left: DraftsLeft | None = None  # on the table of the step that is being scheduled
+        self._passes: dict[int, ScheduledPass] = {}  # under way
+        self._latest: ScheduledPass | None = None
         self._launched = 0.0
         self._asked = max_depth  # drafts that the drafter was last asked for
         self._out_of_date = False  # the requests' tables, after a fault
@@ -146,41 +153,61 @@ class DepthControl:
         if self.watcher is not None:
             self._tell(self.watcher.tick, self._launched)
         self.planner.take()
-        ids = [request.request_id for request in running]
-        row = self.requests.rows(ids)
-        decoding = self.requests.decoding[row]
-        requests, prefill = running, (0, 0)
-        if not decoding.all():
+        self._left = None
+        tables = self.requests
+        roster, requests, prefill = tables.roster_of(running), running, (0, 0)
+        if not tables.all_decode(roster):
+            decoding = tables.decoding[roster.row]
             requests = [running[i] for i in np.flatnonzero(decoding).tolist()]
-            ids = [request.request_id for request in requests]
-            row = row[decoding]
+            roster = tables.part(roster, decoding)
         if waiting or len(requests) < len(running):
             prefill = awaited_prefill(running, waiting, token_budget - len(requests), slots)
         if not requests:
             self.planner.forget()
             return
-        drafts = [request.spec_token_ids for request in requests]
-        offered = np.fromiter(map(len, drafts), np.int64, len(drafts))
+        offered = self._on_table(roster, requests)
+        produced = tables.produced[roster.row]
         if self.mode == "off":
-            depth = np.zeros(len(row), dtype=np.int64)
+            depth = np.zeros(len(roster), dtype=np.int64)
         else:
-            limit = self.requests.remaining[row] - 1
+            limit = roster.before_last - produced
             if self.asynchronous:
                 # Placeholders of the steps whose results are still to come, accepted or not: so no draft is
                 # ever verified for nothing because the request had reached its last token.
-                limit -= np.fromiter([request.num_output_placeholders for request in requests], np.int64, len(row))
+                limit -= self._placeholders(roster, requests)
             np.minimum(limit, offered, out=limit)
-            np.maximum(limit, 0, out=limit)
-            depth = self.planner.begin(ids, row, offered, limit, prefill)
-        if not self.steers:
-            return
-        over = offered > depth
-        if self.requests.unadapted:
-            over &= self.requests.adapted[row]
-        wanted = depth.tolist()
-        for i in np.flatnonzero(over).tolist():
+            depth = self.planner.begin(roster, produced, offered, limit, prefill)
+        if self.steers:
+            if tables.unadapted:
+                depth = np.where(roster.adapted, depth, offered)
+            else:
+                self.planner.in_effect()
+            over = (depth < offered).tolist()
             # A new list: with asynchronous scheduling all requests share one list of placeholders.
-            requests[i].spec_token_ids = drafts[i][: wanted[i]]
+            for request, most in compress(zip(requests, depth.tolist(), strict=True), over):
+                request.spec_token_ids = request.spec_token_ids[:most]
+        left = depth if self.steers else offered
+        self._left = DraftsLeft(roster, produced, left, int(np.add.reduce(left)), int(np.add.reduce(produced)))
+
+    def _on_table(self, roster: Roster, requests: list[Any]) -> IntArray:
+        """Drafts on the table of each request, shape (B,)."""
+        latest = self._latest
+        if self.asynchronous and latest is not None and latest.roster is roster and latest.all_sample:
+            # vLLM gave all of them the same list of placeholders after the latest step.
+            shared = requests[0].spec_token_ids
+            if shared is requests[-1].spec_token_ids and len(shared) == latest.drafts_asked:
+                return np.full(len(requests), latest.drafts_asked, dtype=np.int64)
+        return np.fromiter([len(request.spec_token_ids) for request in requests], np.int64, len(requests))
+
+    def _placeholders(self, roster: Roster, requests: list[Any]) -> IntArray:
+        """Tokens that the passes under way may bring for each request, as vLLM counts them, shape (B,)."""
+        under_way = list(self._passes.values())
+        if under_way and all(passed.roster is roster and passed.all_sample for passed in under_way):
+            count = under_way[0].scheduled + len(under_way)
+            for passed in under_way[1:]:
+                count += passed.scheduled
+            return count
+        return np.fromiter([request.num_output_placeholders for request in requests], np.int64, len(requests))
 
     # ---------------------------------------------------------------- when vLLM has scheduled it
 
@@ -194,75 +221,26 @@ class DepthControl:
         live : dict of str to Request
             vLLM's live requests.
         """
-        requests = self.requests
-        for new in output.scheduled_new_reqs:
-            requests.restart(live[new.req_id])
-        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
-            requests.restart(live[request_id])
         if self.asynchronous and output.preempted_req_ids:
             self._results.preempted(output.preempted_req_ids)
-        ids = list(output.num_scheduled_tokens)
-        row = requests.rows(ids)
-        decoding = requests.decoding[row]
-        drafting = decoding
-        ends = 0
-        sequences = int(np.count_nonzero(decoding))
-        if sequences < len(ids):
-            drafting = decoding.copy()
-            for i in np.flatnonzero(~decoding).tolist():
-                request = live[ids[i]]
-                reached = request.num_computed_tokens + output.num_scheduled_tokens[ids[i]]
-                if reached >= request.num_tokens + request.num_output_placeholders:
-                    drafting[i] = True
-                    ends += 1
-            requests.decoding[row] = drafting
-        drafts = self._drafts(output, ids, decoding)
-        carried = sequences + int(drafts[decoding].sum())
-        passed = ScheduledPass(
-            output,
-            self._launched,
-            self.planner.take(),
-            ids,
-            row,
-            requests.stamp[row],
-            drafts,
-            decoding,
-            positions=output.total_num_scheduled_tokens,
-            sequences=sequences,
-            context=int(requests.tokens[row].sum()),
-            prefill_tokens=output.total_num_scheduled_tokens - carried,
-            sampling_prefills=ends,
-            drafted_before=self._asked,
+        passed, drafting, produced = self._reader.read(
+            output, live, self._left, self._launched, self.planner.take(), self._asked
         )
         asked: int = output.num_spec_tokens_to_schedule
         if self.mode == "off":
             self.planner.forget()
             if self.drafter.drafts_fewer:
-                asked = self.max_depth if requests.unadapted else 0
+                asked = self.max_depth if self.requests.unadapted else 0
         else:
-            wanted = self.planner.plan(passed, drafting)
+            wanted = self.planner.plan(passed, drafting, produced)
             if self.drafter.drafts_fewer and self.steers:
                 asked = wanted
         passed.drafts_asked = self._asked = asked
-        self._passes[id(output)] = passed
+        self._passes[id(output)] = self._latest = passed
         if len(self._passes) > KEPT:
             del self._passes[next(iter(self._passes))]
         self.clock.launched(passed)
         return asked
-
-    @staticmethod
-    def _drafts(output: Any, ids: list[str], decoding: BoolArray) -> IntArray:
-        """Drafts that each request of a step carries, shape (N,)."""
-        spec = output.scheduled_spec_decode_tokens
-        if not spec:
-            return np.zeros(len(ids), dtype=np.int64)
-        # A decoding request has one position and its drafts, so the sums must agree; if not, count one by one.
-        drafts = np.fromiter(output.num_scheduled_tokens.values(), np.int64, len(ids))
-        drafts -= 1
-        drafts *= decoding
-        if int(drafts.sum()) != sum(map(len, spec.values())):
-            drafts = np.fromiter((len(spec.get(id, ())) for id in ids), np.int64, len(ids))
-        return drafts
 
     # ---------------------------------------------------------------- when its results are there
 
@@ -281,47 +259,61 @@ class DepthControl:
             return
         self.clock.complete(passed)
         counted = self._results.count(passed, output, results, live)
-        self.verified += int(counted.verified.sum())
-        self.accepted += int(counted.accepted.sum())
+        self.verified += int(np.add.reduce(counted.verified))
+        self.accepted += int(np.add.reduce(counted.accepted))
         passed.tokens = counted.worth
         passed.answered = True
         decided = passed.decided
         if decided is not None:
-            drafted, verified, accepted, emitted, alive = self._results.of_decision(passed, decided, counted)
-            self._teach(decided, drafted, verified, accepted, alive)
+            verified, accepted, emitted, alive = self._results.of_decision(passed, decided, counted)
+            self._teach(decided, verified, accepted, alive)
             if self.watcher is not None:
-                self._tell(
-                    self.watcher.step,
-                    StepReport(
-                        self.mode,
-                        decided.decision,
-                        decided.ids,
-                        self.requests.adapted[decided.row] if self.steers else np.zeros(len(decided.row), dtype=bool),
-                        alive,
-                        drafted,
-                        verified,
-                        accepted,
-                        emitted,
-                        max(passed.drafted_before, int(drafted.max())),  # a request may have waited with older drafts
-                        passed.prefill_tokens,
-                        passed.sampling_prefills,
-                        decided.seconds,
-                    ),
-                )
+                self._report(passed, decided, verified, accepted, emitted, alive)
         self._settle(passed)
 
-    def _teach(
-        self, decided: DecidedDepths, drafted: IntArray, verified: IntArray, accepted: IntArray, alive: BoolArray
-    ) -> None:
+    def _teach(self, decided: DecidedDepths, verified: IntArray, accepted: IntArray, alive: BoolArray | None) -> None:
         """Tell the controller what its own depths brought, or would have brought where others were in effect."""
-        verified = np.minimum(verified, decided.decision.depth)
-        accepted = np.minimum(accepted, verified)
-        ids = decided.ids
-        if not alive.all():
-            keep = np.flatnonzero(alive)
+        decision, ids, drafted = decided.decision, decided.roster.ids, decided.offered
+        if not decided.in_effect:
+            verified = np.minimum(verified, decision.depth)
+            accepted = np.minimum(accepted, verified)
+        row: IntArray | None = decision.row
+        if alive is not None:
+            row, keep = None, np.flatnonzero(alive)
             ids = [ids[i] for i in keep.tolist()]
             drafted, verified, accepted = drafted[keep], verified[keep], accepted[keep]
-        self.controller.observe(Outcome(decided.decision.step, ids, drafted, verified, accepted))
+        self.controller.observe(Outcome(decision.step, ids, drafted, verified, accepted, row))
+
+    def _report(
+        self,
+        passed: ScheduledPass,
+        decided: DecidedDepths,
+        verified: IntArray,
+        accepted: IntArray,
+        emitted: IntArray,
+        alive: BoolArray | None,
+    ) -> None:
+        """Tell the watcher what a step did."""
+        assert self.watcher is not None
+        roster, drafted, depth = decided.roster, decided.offered, passed.drafted_before
+        if depth < self.max_depth:  # a request may have waited with older drafts
+            depth = max(depth, int(drafted.max()))
+        report = StepReport(
+            self.mode,
+            decided.decision,
+            roster.ids,
+            roster.adapted if self.steers else np.zeros(len(roster), dtype=bool),
+            _everyone(len(roster)) if alive is None else alive,
+            drafted,
+            verified,
+            accepted,
+            emitted,
+            depth,
+            passed.prefill_tokens,
+            passed.sampling_prefills,
+            decided.seconds,
+        )
+        self._tell(self.watcher.step, report)
 
     def _settle(self, passed: ScheduledPass) -> None:
         """Hand on a step's time once both its seconds and its tokens are known."""
@@ -341,15 +333,17 @@ class DepthControl:
         """vLLM scheduled nothing in the step that began: what was planned for it stands, or was for nothing."""
         decided = self.planner.unscheduled()
         if decided is not None:
-            nothing = np.zeros(len(decided.row), dtype=np.int64)
-            alive = self.requests.stamp[decided.row] == decided.stamp
-            self._teach(decided, nothing, nothing, nothing, alive)
+            decided.offered = nothing = np.zeros(len(decided.roster), dtype=np.int64)
+            self._teach(decided, nothing, nothing, self.requests.alive(decided.roster))
 
-    def end(self, busy: bool) -> None:
-        """A step's results were handed out; `busy` says whether any request is left."""
+    def end(self, busy: bool, carried: bool) -> None:
+        """A step's results are there; `busy` says whether any request is left, `carried` whether it had any."""
         if not busy:
             self.clock.idle()
             self.planner.forget()
+            # vLLM ends its work with a step that carries nothing, after the last results were handed out.
+            if not carried and self.watcher is not None:
+                self._tell(self.watcher.idle)
 
     # ---------------------------------------------------------------- faults and the end
 
@@ -357,6 +351,7 @@ class DepthControl:
         """Forget the steps under way after a fault, so that they go on as stock vLLM would have them."""
         self.faults[where] += 1
         self.planner.forget()
+        self._left = self._latest = None
         self._passes.clear()
         self.clock.idle()
         self._out_of_date = True
@@ -390,3 +385,11 @@ class DepthControl:
         """The scheduler shuts down."""
         if self.watcher is not None:
             self._tell(self.watcher.close)
+
+
+@lru_cache(maxsize=8)
+def _everyone(count: int) -> BoolArray:
+    """All of so many requests; not to be written to."""
+    everyone = np.ones(count, dtype=bool)
+    everyone.flags.writeable = False
+    return everyone

@@ -16,6 +16,7 @@ _NOISE = 0.1  # relative, of one step's seconds
 _OUTLIER = 3.0  # in standard deviations; what lies beyond counts for less (Huber, 1964)
 _EVERY_STEP = 100  # steps that are all learned from; later, to save time, one of
 _LATER_EVERY = 8
+_BELIEFS_KEPT = 1024
 
 
 class DraftSplit:
@@ -48,6 +49,7 @@ class DraftSplit:
         self._factor = np.ones(len(_KNOTS) + 1)
         self._covariance = np.eye(len(_KNOTS) + 1) * _PRIOR_VARIANCE
         self._widest = _PRIOR_VARIANCE
+        self._believed: dict[tuple[int, int], float] = {}
         self.observed = 0
 
     @property
@@ -57,7 +59,13 @@ class DraftSplit:
 
     def believed_draft(self, depth: int, sequences: int) -> float:
         """Seconds of drafting as believed at the start; those of depth 0 are part of it."""
-        return float(self._cost.draft(np.array([depth]), max(sequences, 1))[0])
+        seconds = self._believed.get((depth, sequences))
+        if seconds is None:
+            if len(self._believed) >= _BELIEFS_KEPT:
+                self._believed.clear()
+            seconds = float(self._cost.draft(np.array([depth]), max(sequences, 1))[0])
+            self._believed[depth, sequences] = seconds
+        return seconds
 
     def split(self, seconds: float, positions: int, draft_depth: int, sequences: int) -> tuple[float, float]:
         """Learn from a step and return the target's and the drafter's share of its seconds.
@@ -72,27 +80,32 @@ class DraftSplit:
             Depth that was drafted to within these seconds.
         """
         draft = self.believed_draft(draft_depth, sequences)
+        self.observed += 1
+        if self.observed <= _EVERY_STEP or self.observed % _LATER_EVERY == 0:
+            self._learn(seconds, self._features(positions, draft))
+        if draft <= 0.0:
+            return seconds, 0.0
+        drafted = min(draft * self.draft_factor, 0.95 * seconds)
+        return seconds - drafted, drafted
+
+    def _features(self, positions: int, draft: float) -> FloatArray:
+        """Believed seconds of the knots around these positions, and of drafting."""
         features = np.zeros(len(_KNOTS) + 1)
         place = math.log2(min(max(positions, 1), _LARGEST))
         j = min(int(place), len(_KNOTS) - 2)
         part = place - j
         features[j], features[j + 1] = (1 - part) * self._target[j], part * self._target[j + 1]
         features[-1] = draft
-        if not self.observed:  # the machine as a whole may run on another scale than believed
+        return features
+
+    def _learn(self, seconds: float, features: FloatArray) -> None:
+        """One step of recursive least squares on relative errors."""
+        if self.observed == 1:  # the machine as a whole may run on another scale than believed
             scale = seconds / max(float(features.sum()), 1e-12)
             self._factor *= scale
             self._covariance *= scale * scale
             self._widest = _PRIOR_VARIANCE * scale * scale
-        self.observed += 1
-        if self.observed <= _EVERY_STEP or self.observed % _LATER_EVERY == 0:
-            self._learn(features / seconds)
-        if draft <= 0.0:
-            return seconds, 0.0
-        drafted = min(draft * self.draft_factor, 0.95 * seconds)
-        return seconds - drafted, drafted
-
-    def _learn(self, features: FloatArray) -> None:
-        """One step of recursive least squares on relative errors: the features are in units of the step's seconds."""
+        features = features / seconds
         self._covariance /= self._keep if self.observed <= _EVERY_STEP else self._keep**_LATER_EVERY
         # What is never visited must not grow without bound: back to the prior at most.
         excess = np.diag(self._covariance) / self._widest

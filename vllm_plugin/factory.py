@@ -20,10 +20,10 @@ def make_scheduler(*args: Any, **kwargs: Any) -> Any:
     had its last word on asynchronous scheduling. A class named there would have to be chosen before, and a
     synchronous one under asynchronous scheduling silently never speculates.
     """
+    speak_through_vllm()  # this is the engine's process, not the one that made the configuration
     config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
     asynchronous = bool(config.scheduler_config.async_scheduling)
     if problems := missing():
-        speak_through_vllm()
         logger.warning(
             "adaptive_spec doesn't fit this vLLM, which goes on with its own depth: %s. Install versions that "
             "belong together (see DEPLOY.md).",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from adaptive_spec.step import BoolArray, IntArray
+from adaptive_spec.vllm_plugin.roster import Roster
 from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, ScheduledPass
 from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 
@@ -49,54 +50,57 @@ class PassResults:
 
     def count(self, passed: ScheduledPass, output: Any, results: Any, live: dict[str, Any]) -> Counted:
         """Count a pass's results before vLLM trims them at a stop."""
-        requests = self._requests
-        count = len(passed.ids)
-        sampled = results.sampled_token_ids
-        alive = requests.stamp[passed.row] == passed.stamp
-        if sampled:
-            index = results.req_id_to_index
-            lengths = np.fromiter(map(len, sampled), np.int64, len(sampled))
-            if passed.ids == results.req_ids:
-                emitted = lengths
-            else:
-                emitted = lengths[np.fromiter((index[id] for id in passed.ids), np.int64, count)]
-        else:
-            emitted = np.zeros(count, dtype=np.int64)
-        lost = not alive.all()
-        if lost:
+        requests, roster = self._requests, passed.roster
+        assert roster is not None
+        emitted = self._emitted(roster, results)
+        alive = requests.alive(roster)
+        if alive is not None:
             emitted = np.where(alive, emitted, 0)
         if self._maybe_stale:
-            emitted = self._without_dropped(passed, emitted, live)
+            emitted = self._without_dropped(roster, emitted, live)
         judged = passed.scheduled
         if output.num_invalid_spec_tokens:
             judged = judged.copy()
             invalid = output.num_invalid_spec_tokens  # drafts that a grammar cut after they were scheduled
-            for i, request_id in enumerate(passed.ids):
+            for i, request_id in enumerate(roster.ids):
                 judged[i] -= invalid.get(request_id, 0)
-        verified = judged * (emitted > 0)
-        accepted = np.minimum(emitted - 1, verified)
-        np.maximum(accepted, 0, out=accepted)
-        self._bring_up_to_date(passed, emitted, verified, accepted, alive if lost else None)
-        worth = float(emitted @ requests.weight[passed.row])
+        verified, accepted = judged, emitted - 1
+        if np.count_nonzero(emitted) < len(emitted):  # prompts that go on, and requests that are gone
+            verified = judged * (emitted > 0)
+            np.maximum(accepted, 0, out=accepted)
+        self._bring_up_to_date(roster, emitted, verified, accepted, alive)
+        worth = float(emitted @ roster.weight) if requests.weighted else float(np.add.reduce(emitted))
         return Counted(verified, accepted, emitted, worth)
 
+    @staticmethod
+    def _emitted(roster: Roster, results: Any) -> IntArray:
+        """Tokens sampled for each request of a pass, shape (N,)."""
+        sampled = results.sampled_token_ids
+        if not sampled:
+            return np.zeros(len(roster), dtype=np.int64)
+        lengths = np.fromiter(map(len, sampled), np.int64, len(sampled))
+        if roster.ids == results.req_ids:
+            return lengths
+        index = results.req_id_to_index
+        return lengths[np.fromiter((index[id] for id in roster.ids), np.int64, len(roster))]
+
     def _bring_up_to_date(
-        self, passed: ScheduledPass, emitted: IntArray, verified: IntArray, accepted: IntArray, alive: BoolArray | None
+        self, roster: Roster, emitted: IntArray, verified: IntArray, accepted: IntArray, alive: BoolArray | None
     ) -> None:
-        requests, row = self._requests, passed.row
+        requests, row = self._requests, roster.row
         if alive is not None:  # a row may have another owner by now
             row, emitted, verified, accepted = row[alive], emitted[alive], verified[alive], accepted[alive]
         requests.confirm(row, emitted)
-        seen = verified > 0
-        if seen.all():
+        if np.count_nonzero(verified) == len(verified):
             requests.last_accepted[row] = accepted
         else:
+            seen = verified > 0
             requests.last_accepted[row[seen]] = accepted[seen]
 
-    def _without_dropped(self, passed: ScheduledPass, emitted: IntArray, live: dict[str, Any]) -> IntArray:
+    def _without_dropped(self, roster: Roster, emitted: IntArray, live: dict[str, Any]) -> IntArray:
         """Leave out what vLLM drops: results of before a preemption that made it sample the same places again."""
         emitted = emitted.copy()
-        for i, request_id in enumerate(passed.ids):
+        for i, request_id in enumerate(roster.ids):
             if request_id in self._maybe_stale:
                 request = live.get(request_id)
                 # Since vLLM 0.30; before, such results were always delivered.
@@ -109,19 +113,20 @@ class PassResults:
 
     def of_decision(
         self, passed: ScheduledPass, decided: DecidedDepths, counted: Counted
-    ) -> tuple[IntArray, IntArray, IntArray, IntArray, BoolArray]:
-        """Drafted, verified, accepted, emitted and who is still there, in the decision's order.
+    ) -> tuple[IntArray, IntArray, IntArray, BoolArray | None]:
+        """Verified, accepted, emitted and who is still there (None: all), in the decision's order.
 
         A request that was decided on and not scheduled after all has zeros.
         """
-        alive = self._requests.stamp[decided.row] == decided.stamp
-        if decided.row is passed.row or decided.row.tobytes() == passed.row.tobytes():
-            return decided.offered, counted.verified, counted.accepted, counted.emitted, alive
-        capacity = self._requests.capacity
-        place = np.full(capacity, len(passed.row), dtype=np.int64)
-        place[passed.row] = np.arange(len(passed.row))
-        place = place[decided.row]
+        mine, theirs = decided.roster, passed.roster
+        assert theirs is not None
+        alive = self._requests.alive(mine)
+        if mine is theirs or mine.row.tobytes() == theirs.row.tobytes():
+            return counted.verified, counted.accepted, counted.emitted, alive
+        place = np.full(self._requests.capacity, len(theirs), dtype=np.int64)
+        place[theirs.row] = np.arange(len(theirs))
+        place = place[mine.row]
         verified, accepted, emitted = (
             np.append(values, 0)[place] for values in (counted.verified, counted.accepted, counted.emitted)
         )
-        return decided.offered, verified, accepted, emitted, alive
+        return verified, accepted, emitted, alive

@@ -62,6 +62,7 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
     from adaptive_spec.vllm_plugin.logs import speak_through_vllm
 
     speak_through_vllm()
+    _check_overrides_before_streams()
     config = create(arguments, *args, **kwargs)
     path = os.path.abspath(os.environ[VARIABLE])
     if config.speculative_config is None:
@@ -80,6 +81,11 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
     scheduler.scheduler_cls = PATH
     if isinstance(config.additional_config, dict):  # the path travels; the engine's process reads the file
         config.additional_config[SECTION] = {TUNING_FILE: path}
+    if tuning.learned.file is not None and getattr(config, "shutdown_timeout", None) == 0:
+        logger.info(
+            "what is learned is saved every %g s; at its end vLLM kills its engine before it can save, unless it is "
+            "given --shutdown-timeout, of 10 say", tuning.learned.save_every_seconds
+        )  # fmt: skip
     if tuning.metrics.enabled:  # this process answers /metrics, and the engines' are still to be started
         from prometheus_client import REGISTRY
 
@@ -87,19 +93,39 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
     return config
 
 
+def _check_overrides_before_streams() -> None:
+    """A stream's inputs are processed when its first chunk is asked for, when status 200 is sent: check before."""
+    try:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        _wrap(AsyncLLM, "generate", _with_overrides_checked_at_once)
+    except (ImportError, AttributeError) as error:
+        logger.warning("adaptive_spec answers wrong overrides of a stream within the stream (%s)", error)
+
+
+def _with_overrides_checked_at_once(generate: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
+    """Check when the generator of a request's outputs is made, not when it is first asked."""
+    _check(engine.vllm_config, kwargs.get("sampling_params", args[1] if len(args) > 1 else None))
+    return generate(engine, *args, **kwargs)
+
+
 def _with_checked_overrides(process: Any, processor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Check a request where every way into an engine leads by."""
+    _check(processor.vllm_config, kwargs.get("params", args[2] if len(args) > 2 else None))
+    return process(processor, *args, **kwargs)
+
+
+def _check(vllm_config: Any, params: Any) -> None:
     """Refuse a request with wrong overrides, as vLLM refuses wrong sampling parameters: HTTP clients get a 400."""
     from adaptive_spec.vllm_plugin.overrides import Overrides
 
-    params = kwargs.get("params", args[2] if len(args) > 2 else None)
     extra = getattr(params, "extra_args", None)
     if extra:
-        speculative = getattr(processor.vllm_config, "speculative_config", None)
+        speculative = getattr(vllm_config, "speculative_config", None)
         try:
             Overrides.parse(extra, None if speculative is None else speculative.num_speculative_tokens)
         except ValueError as error:
             raise _validation_error(str(error)) from None
-    return process(processor, *args, **kwargs)
 
 
 def _validation_error(message: str) -> Exception:
@@ -107,5 +133,5 @@ def _validation_error(message: str) -> Exception:
         from vllm.exceptions import VLLMValidationError
     except ImportError:  # before vLLM 0.30 or so a ValueError did as well
         return ValueError(message)
-    error: Exception = VLLMValidationError(message, parameter="extra_args")
+    error: Exception = VLLMValidationError(message)  # the message names the key
     return error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from adaptive_spec.step import NAN, BoolArray, Decision, IntArray
+from adaptive_spec.step import NAN, Decision, IntArray
+from adaptive_spec.vllm_plugin.roster import Roster
 
-NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
-NO_FLAGS: BoolArray = np.zeros(0, dtype=bool)
+NO_COUNTS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -20,22 +19,43 @@ class DecidedDepths:
     Attributes
     ----------
     decision : Decision
-    ids : sequence of str, length B
-        Requests, in the decision's order.
-    row, stamp : int array, shape (B,)
-        Their rows, and the rows' stamps when it was made.
+    roster : Roster
+        Requests, in the decision's order, as they were when it was made.
     offered : int array, shape (B,)
-        Drafts that lay on the table for each when the step began; 0 until then.
+        Drafts that lay on the table for each when the step began; empty until then.
     seconds : float
         What deciding took.
+    in_effect : bool
+        Whether every one of them was cut to the decision's depth.
     """
 
     decision: Decision
-    ids: Sequence[str]
-    row: IntArray
-    stamp: IntArray
+    roster: Roster
     offered: IntArray
     seconds: float = NAN
+    in_effect: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class DraftsLeft:
+    """The drafts that were left on the table when a step began.
+
+    Attributes
+    ----------
+    roster : Roster
+        The requests that were to decode.
+    produced : int array, shape (B,)
+        Their confirmed output tokens.
+    drafts : int array, shape (B,)
+    made, written : int
+        Sums of the drafts, and of the confirmed output tokens.
+    """
+
+    roster: Roster
+    produced: IntArray
+    drafts: IntArray
+    made: int
+    written: int
 
 
 @dataclass(slots=True, eq=False)
@@ -50,14 +70,12 @@ class ScheduledPass:
         Moment at which the step began.
     decided : DecidedDepths, optional
         None in a step that had nothing to decide.
-    ids : list of str, length N
-        All requests of the step, prompts included.
-    row, stamp : int array, shape (N,)
-        Their rows, and the rows' stamps.
+    roster : Roster, optional
+        All requests of the step, prompts included; N of them.
     scheduled : int array, shape (N,)
         Drafts that each carries to be verified.
-    decoding : bool array, shape (N,)
-        Those whose prompt was in the KV cache before.
+    all_sample : bool
+        Whether every one of them yields a token.
     positions, sequences, context, prefill_tokens, sampling_prefills : int
         As in the view and the step's time.
     drafted_before : int
@@ -69,11 +87,9 @@ class ScheduledPass:
     output: object
     launched: float
     decided: DecidedDepths | None = None
-    ids: list[str] = field(default_factory=list)
-    row: IntArray = field(default_factory=lambda: NO_ROWS)
-    stamp: IntArray = field(default_factory=lambda: NO_ROWS)
-    scheduled: IntArray = field(default_factory=lambda: NO_ROWS)
-    decoding: BoolArray = field(default_factory=lambda: NO_FLAGS)
+    roster: Roster | None = None
+    scheduled: IntArray = field(default_factory=lambda: NO_COUNTS)
+    all_sample: bool = False
     positions: int = 0
     sequences: int = 0
     context: int = 0

@@ -94,11 +94,12 @@ class AdaptiveDepthMixin:
         control = self.depth_control
         if control is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        if scheduler_output.num_scheduled_tokens:
+        carried = bool(scheduler_output.num_scheduled_tokens)
+        if carried:
             live = self.requests  # type: ignore[attr-defined]
             self._hooks.call("observe", control.observe, scheduler_output, model_runner_output, live)
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        self._hooks.call("end", control.end, bool(self.requests))  # type: ignore[attr-defined]
+        self._hooks.call("end", control.end, bool(self.requests), carried)  # type: ignore[attr-defined]
         return outputs
 
     def add_request(self, request: Any) -> None:

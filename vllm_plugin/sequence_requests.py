@@ -7,22 +7,23 @@ from typing import Any
 import numpy as np
 
 from adaptive_spec.step import BoolArray, FloatArray, IntArray
+from adaptive_spec.vllm_plugin.roster import Roster
 
 NEVER = -1  # last_accepted of a request none of whose drafts was verified yet
 
 
 class SequenceRequests:
-    """Tables over the rows that the controller gives requests; a step reads them in a few gathers.
+    """Tables over the rows that the controller gives requests; a step reads them by the roster of its requests.
 
     Attributes
     ----------
     row_of : dict of str to int
         Row of each live request, by its id.
-    remaining : int array, shape (capacity,)
-        Tokens that the request may still produce beyond its confirmed ones: by ``max_tokens`` and by the
-        model's length, whichever ends first.
-    tokens : int array, shape (capacity,)
-        Confirmed tokens, the prompt's included.
+    prompt : int array, shape (capacity,)
+        Tokens of its prompt.
+    most : int array, shape (capacity,)
+        Tokens that the request may produce in all: by ``max_tokens`` and by the model's length, whichever ends
+        first.
     produced : int array, shape (capacity,)
         Confirmed output tokens.
     last_accepted : int array, shape (capacity,)
@@ -37,8 +38,10 @@ class SequenceRequests:
         Whether the plugin gives it its depth; the others keep vLLM's own.
     stamp : int array, shape (capacity,)
         Differs for every request that a row has held, so that a late output isn't taken for its successor's.
-    unadapted, capped : int
-        Live requests that keep vLLM's own depth; whose owners allow less than K.
+    unadapted, capped, weighted : int
+        Live requests that keep vLLM's own depth; whose owners allow less than K; whose tokens are not worth 1.
+    version : int
+        Counts the requests that began, anew or for the first time, or ended.
     """
 
     def __init__(self, max_model_len: int, max_depth: int) -> None:
@@ -46,10 +49,10 @@ class SequenceRequests:
         self.max_depth = max_depth
         self.row_of: dict[str, int] = {}
         self._stamps = 0
-        self.unadapted = self.capped = 0
-        self._known: tuple[list[str], IntArray] = ([], np.zeros(0, dtype=np.int64))
-        self.remaining: IntArray = np.zeros(0, dtype=np.int64)
-        self.tokens: IntArray = np.zeros(0, dtype=np.int64)
+        self.unadapted = self.capped = self.weighted = 0
+        self.version = 0
+        self.prompt: IntArray = np.zeros(0, dtype=np.int64)
+        self.most: IntArray = np.zeros(0, dtype=np.int64)
         self.produced: IntArray = np.zeros(0, dtype=np.int64)
         self.last_accepted: IntArray = np.zeros(0, dtype=np.int64)
         self.cap: IntArray = np.zeros(0, dtype=np.int64)
@@ -57,6 +60,8 @@ class SequenceRequests:
         self.decoding: BoolArray = np.zeros(0, dtype=bool)
         self.adapted: BoolArray = np.zeros(0, dtype=bool)
         self.stamp: IntArray = np.zeros(0, dtype=np.int64)
+        self._roster = self._gather([])
+        self._queue: list[Any] | None = None  # the requests of the roster, where it was asked for by them
 
     def __len__(self) -> int:
         return len(self.row_of)
@@ -78,6 +83,7 @@ class SequenceRequests:
         self.adapted[row] = adapted
         self.unadapted += not adapted
         self.capped += cap < self.max_depth
+        self.weighted += weight != 1.0
         self.last_accepted[row] = NEVER
         self.restart(request)
 
@@ -86,9 +92,10 @@ class SequenceRequests:
         row = self.row_of[request.request_id]
         produced, prompt = request.num_output_tokens, request.num_prompt_tokens
         self.produced[row] = produced
-        self.tokens[row] = request.num_tokens
-        self.remaining[row] = min(request.max_tokens, self.max_model_len - prompt) - produced
+        self.prompt[row] = request.num_tokens - produced
+        self.most[row] = min(request.max_tokens, self.max_model_len - prompt)
         self.decoding[row] = False
+        self.version += 1
 
     def remove(self, request_id: str) -> bool:
         """End a request; False if it is unknown."""
@@ -97,34 +104,71 @@ class SequenceRequests:
             return False
         self.unadapted -= not self.adapted[row]
         self.capped -= bool(self.cap[row] < self.max_depth)
-        self._known = ([], self._known[1][:0])
+        self.weighted -= bool(self.weight[row] != 1.0)
         self.stamp[row] = 0
         self.decoding[row] = False
+        self.version += 1
+        self._queue = None
         return True
 
-    def rows(self, ids: list[str]) -> IntArray:
-        """Rows of live requests, shape (len(ids),), not to be written to; KeyError names one that isn't live.
+    def roster(self, ids: list[str]) -> Roster:
+        """The roster of live requests; KeyError names one that isn't live."""
+        known = self._roster
+        if known.version != self.version or known.ids != ids:
+            self._roster = known = self._gather(ids)
+            self._queue = None
+        return known
 
-        Steps ask for the same requests again and again, so the latest answer is kept until a request ends.
-        """
-        if ids == self._known[0]:
-            return self._known[1]
-        row = np.fromiter(map(self.row_of.__getitem__, ids), np.int64, len(ids))
-        self._known = (ids, row)
-        return row
+    def roster_of(self, queue: list[Any]) -> Roster:
+        """The roster of vLLM's requests, as its queue has them; one that isn't live is a KeyError."""
+        if self._roster.version != self.version or self._queue != queue:
+            self.roster([request.request_id for request in queue])
+            self._queue = queue.copy()
+        return self._roster
+
+    def part(self, roster: Roster, keep: BoolArray) -> Roster:
+        """The roster of some of a roster's requests; `keep` has shape (N,)."""
+        return self._gather([roster.ids[i] for i in np.flatnonzero(keep).tolist()], roster.row[keep])
+
+    def all_decode(self, roster: Roster) -> bool:
+        """Whether every request of the roster decodes in each step that it is scheduled in."""
+        if not (roster.decoding and roster.version == self.version):
+            roster.decoding = bool(np.count_nonzero(self.decoding[roster.row]) == len(roster.ids))
+        return roster.decoding
+
+    def alive(self, roster: Roster) -> BoolArray | None:
+        """Which requests of a roster are still there, shape (N,); None for all of them."""
+        if roster.version == self.version:
+            return None
+        alive: BoolArray = self.stamp[roster.row] == roster.stamp
+        return None if alive.all() else alive
 
     def confirm(self, row: IntArray, emitted: IntArray) -> None:
         """Count the tokens that a step confirmed for these rows, no row twice."""
-        self.tokens[row] += emitted
         self.produced[row] += emitted
-        self.remaining[row] -= emitted
 
-    def evidence(self, row: IntArray, columns: tuple[str, ...]) -> FloatArray:
+    def evidence(self, row: IntArray, produced: IntArray, columns: tuple[str, ...]) -> FloatArray:
         """What is known of these requests' next drafts, shape (B, F), column by column."""
-        evidence = np.empty((len(row), len(columns)))
-        for i, name in enumerate(columns):
-            evidence[:, i] = self.produced[row] if name == "age" else self.last_accepted[row]
-        return evidence
+        evidence = np.empty((len(columns), len(row)))
+        for column, name in zip(evidence, columns, strict=True):
+            column[:] = produced if name == "age" else self.last_accepted[row]
+        return evidence.T
+
+    def _gather(self, ids: list[str], row: IntArray | None = None) -> Roster:
+        if row is None:
+            row = np.fromiter(map(self.row_of.__getitem__, ids), np.int64, len(ids))
+        prompt = self.prompt[row]
+        return Roster(
+            ids,
+            row,
+            self.stamp[row],
+            prompt,
+            self.most[row] - 1,
+            self.weight[row],
+            self.adapted[row],
+            int(prompt.sum()),
+            self.version,
+        )
 
     def _grow(self, least: int) -> None:
         capacity = max(64, 2 * self.capacity, least)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from adaptive_spec.controller import Controller
-from adaptive_spec.step import BoolArray, IntArray, StepView
+from adaptive_spec.step import IntArray, StepView
 from adaptive_spec.vllm_plugin.drafters import Drafter
-from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, ScheduledPass
+from adaptive_spec.vllm_plugin.roster import Roster
+from adaptive_spec.vllm_plugin.scheduled_pass import NO_COUNTS, DecidedDepths, ScheduledPass
 from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 
 REVISE_FROM = 0.1  # how much fuller than planned a step must look to be decided on again
@@ -57,42 +58,52 @@ class StepPlanner:
         self._prefill = (0, 0)  # of the latest step: tokens of prompts, prompts that ended
 
     def begin(
-        self, ids: list[str], row: IntArray, offered: IntArray, limit: IntArray, prefill: tuple[int, int]
+        self, roster: Roster, produced: IntArray, offered: IntArray, limit: IntArray, prefill: tuple[int, int]
     ) -> IntArray:
-        """The depth of each decoding request in the step that begins, shape (B,).
+        """The depth of each decoding request in the step that begins, shape (B,), nowhere over the drafts on offer.
 
         Parameters
         ----------
-        ids, row : of the requests that will decode
+        roster : Roster
+            The requests that will decode.
+        produced : int array, shape (B,)
+            Their confirmed output tokens.
         offered, limit : int array, shape (B,)
-            Drafts on the table, and how many of them may be verified.
+            Drafts on the table, and how many of them may be verified; a negative limit counts as 0.
         prefill : tuple of int
             Tokens of prompts that the step is likely to carry, and prompts likely to end in it.
         """
-        stamp = self._requests.stamp[row]
         began = self._clock()
         if not self._drafter.plans_early:
-            decision = self.controller.plan(self._view(row, limit, prefill))
-            self._current = DecidedDepths(decision, ids, row, stamp, offered, self._clock() - began)
+            decision = self.controller.plan(self._view(roster, produced, limit, prefill))
+            self._current = DecidedDepths(decision, roster, offered, self._clock() - began)
             return decision.depth
         planned, self._ahead = self._ahead, None
         if planned is None:  # a hook failed when these drafts were asked for: as stock vLLM has it, then
             return offered
-        if prefill[0] - self._prefill[0] > REVISE_FROM * (len(row) + int(limit.sum()) + self._prefill[0]):
-            decision = self.controller.revise(planned.decision, self._view(row, limit, prefill))
+        more = prefill[0] - self._prefill[0]
+        np.maximum(limit, 0, out=limit)
+        if more > 0 and more > REVISE_FROM * (len(roster) + int(limit.sum()) + self._prefill[0]):
+            decision = self.controller.revise(planned.decision, self._view(roster, produced, limit, prefill))
             seconds = planned.seconds + self._clock() - began
-            self._current = DecidedDepths(decision, ids, row, stamp, offered, seconds)
+            self._current = DecidedDepths(decision, roster, offered, seconds)
             return np.minimum(decision.depth, limit)
         self._current = planned
-        if planned.row is row:
+        row, planned_row = roster.row, planned.roster.row
+        if planned.roster is roster:
             planned.offered = offered
             return np.minimum(planned.decision.depth, limit)
         capacity = self._requests.capacity
         depth, on_table = np.zeros(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)
-        depth[planned.row] = planned.decision.depth
+        depth[planned_row] = planned.decision.depth
         on_table[row] = offered
-        planned.offered = on_table[planned.row]
+        planned.offered = on_table[planned_row]
         return np.minimum(depth[row], limit)
+
+    def in_effect(self) -> None:
+        """The depths that :meth:`begin` returned are what the step verifies at most, for every request."""
+        if self._current is not None:
+            self._current.in_effect = True
 
     def take(self) -> DecidedDepths | None:
         """What was decided for the step that has just been scheduled."""
@@ -107,41 +118,37 @@ class StepPlanner:
         self._ahead = decided
         return None
 
-    def plan(self, passed: ScheduledPass, drafting: BoolArray) -> int:
+    def plan(self, passed: ScheduledPass, drafting: Roster, produced: IntArray) -> int:
         """A step was scheduled: how deep its drafter should draft for the next, whose depths may be planned here.
 
         Parameters
         ----------
         passed : ScheduledPass
-        drafting : bool array, shape (N,)
+        drafting : Roster
             Its requests that will decode in the next step.
+        produced : int array, shape (B,)
+            Their confirmed output tokens.
         """
         self._ahead = None
         self._prefill = passed.prefill_tokens, passed.sampling_prefills
         requests = self._requests
-        everyone = bool(drafting.all())
-        row = passed.row if everyone else passed.row[drafting]
-        if not len(row):
+        if not len(drafting):
             return 0
         if not self._drafter.plans_early:
-            return int(requests.cap[row].max()) if requests.capped else self._max_depth
+            return int(requests.cap[drafting.row].max()) if requests.capped else self._max_depth
         # In flight are this step's token for sure and, with asynchronous scheduling, one of the step before;
         # what else they bring is known when the next step begins, and cut off then.
-        in_flight = 1 + self._asynchronous
-        limit = np.minimum(requests.remaining[row] - (in_flight + 1), self._max_depth)
-        np.maximum(limit, 0, out=limit)
+        limit = drafting.before_last - produced
+        limit -= 1 + self._asynchronous  # the controller keeps it within 0..K
         began = self._clock()
-        decision = self.controller.plan(self._view(row, limit, self._prefill))
-        seconds = self._clock() - began
-        ids = passed.ids if everyone else [passed.ids[i] for i in np.flatnonzero(drafting).tolist()]
-        stamp = passed.stamp if everyone else passed.stamp[drafting]
-        self._ahead = DecidedDepths(decision, ids, row, stamp, np.zeros(len(row), dtype=np.int64), seconds)
+        decision = self.controller.plan(self._view(drafting, produced, limit, self._prefill))
+        self._ahead = DecidedDepths(decision, drafting, NO_COUNTS, self._clock() - began)
         return int(decision.draft_depth)
 
     def forget(self) -> None:
         """What was planned holds no more."""
         self._ahead = self._current = None
 
-    def _view(self, row: IntArray, limit: IntArray, prefill: tuple[int, int]) -> StepView:
-        evidence = self._requests.evidence(row, self._evidence)
-        return StepView(row, limit, self._requests.tokens[row], evidence, None, *prefill)
+    def _view(self, roster: Roster, produced: IntArray, limit: IntArray, prefill: tuple[int, int]) -> StepView:
+        evidence = self._requests.evidence(roster.row, produced, self._evidence)
+        return StepView(roster.row, limit, roster.prompt + produced, evidence, roster.weight, *prefill)

@@ -77,6 +77,10 @@ class Watcher(Protocol):
         """A step begins: the moment for what is done every so often."""
         ...
 
+    def idle(self) -> None:
+        """No request is left, and no step follows until one comes."""
+        ...
+
     def close(self) -> None:
         """The scheduler shuts down."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from adaptive_spec.upkeep import Upkeep
 from adaptive_spec.vllm_plugin.step_report import StepReport
 
 logger = logging.getLogger(__name__)
+
+LOOK_EVERY_SECONDS = 0.2  # at what may be due; steps can be shorter
 
 
 class Retunable(Protocol):
@@ -45,6 +48,7 @@ class UpkeepWatcher:
     def __init__(self, control: Retunable, upkeep: Upkeep) -> None:
         self.control = control
         self.upkeep = upkeep
+        self._look_at = -math.inf
 
     def request(self, adapted: bool) -> None:
         """A request begins."""
@@ -66,9 +70,16 @@ class UpkeepWatcher:
 
     def tick(self, now: float) -> None:
         """Do what is due between two steps."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_SECONDS
         tuning = self.upkeep.tick(now)
         if tuning is not None:
             self.control.retune(tuning.mode, tuning.share)
+
+    def idle(self) -> None:
+        """Leave the metrics as they will stand until the next request."""
+        self.upkeep.idle()
 
     def close(self) -> None:
         """Save what was learned."""

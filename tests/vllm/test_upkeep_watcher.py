@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from adaptive_spec import metrics_folder
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.deployment import make_controller
 from adaptive_spec.step import Decision
@@ -128,3 +129,27 @@ def test_what_was_learned_is_saved_at_the_end(tmp_path: Path) -> None:
         make(text=text, rank=rank).close()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["learned.1.npz", "learned.npz"]
     assert make(text=text).upkeep.keeper.warm
+
+
+def test_an_idle_engine_leaves_its_metrics_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step follows the last request's for a while, so what is due once a second is done at once."""
+    client = pytest.importorskip("prometheus_client")
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    monkeypatch.delenv(metrics_folder.MULTIPROCESS, raising=False)
+    monkeypatch.setenv(metrics_folder.VARIABLE, str(tmp_path))
+    watcher = make()
+    registry = client.CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))
+
+    def verified() -> float:
+        return registry.get_sample_value("adaptive_spec:verified_tokens_total", {"model_name": "served", "engine": "0"})
+
+    assert verified() == 0  # all series are there before the first step
+    watcher.tick(0.0)
+    watcher.step(report([True, True]))
+    watcher.tick(0.5)
+    assert verified() == 0
+    watcher.idle()
+    assert verified() == 4
+    watcher.close()

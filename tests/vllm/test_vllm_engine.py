@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,87 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm_scenes import NGRAM, SCENES, TEXTS, TIGHT
 
 pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
 
 HERE = Path(__file__).parent
-PROMPTS = [
-    "hello world, hello world, hello world, hel",
-    "the quick brown fox. the quick brown dog. the qui",
-    "aaaaaaabbbbbbaaaaaa",
-    "x" * 50,
-    "one two three four five six seven eight nine ten, and then on to eleven, twelve and thirteen",
-    "hello world, hello world, hello world, hel",
-    "to be or not to be",
-]
-TEXTS = ["policy", "mixed", "changing", "deepest", "off", "again", "raising", "hooks failing"]
-SCENES = [*TEXTS, "regex", "json", "aborts", "wrong override"]
-TIGHT = {"num_gpu_blocks_override": 11, "max_num_batched_tokens": 48}
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    code = (
-        "import sys; from pathlib import Path; import tiny_models as t;"
-        "target = t.write_target(Path(sys.argv[1])); t.write_draft(target, Path(sys.argv[2]))"
-    )
-    target, draft = folder / "target", folder / "draft"
-    subprocess.run([sys.executable, "-c", code, target, draft], cwd=HERE, check=True, capture_output=True)
-    return target, draft
-
-
-@pytest.fixture(scope="session")
-def run_engine(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    def run(
-        speculative: dict[str, Any] | None,
-        *,
-        asynchronous: bool = False,
-        scenes: list[str] = SCENES,
-        adaptive: bool = True,
-        tuning: str = "max_depth: 4\n",
-        prompts: list[Any] = PROMPTS,
-        **engine: Any,
-    ) -> dict[str, Any]:
-        folder = tmp_path_factory.mktemp("run")
-        (folder / "tuning.yaml").write_text(tuning)
-        settings = {
-            "engine": {
-                "model": str(models[0]), "dtype": "float32", "enforce_eager": True, "max_model_len": 192,
-                "max_num_seqs": 4, "seed": 0, "block_size": 32, "disable_log_stats": False,
-                **({"per_request_spec_decode_metrics": "summary"} if speculative else {}), **engine,
-            },
-            "speculative": speculative,
-            "asynchronous": asynchronous,
-            "prompts": prompts,
-            "scenes": scenes,
-            "environment": {"ADAPTIVE_SPEC_CONFIG": str(folder / "tuning.yaml")} if adaptive else {},
-        }  # fmt: skip
-        (folder / "settings.json").write_text(json.dumps(settings))
-        environment = {k: v for k, v in os.environ.items() if k != "ADAPTIVE_SPEC_CONFIG"}
-        environment |= {
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(HERE),
-            "VLLM_LOGGING_LEVEL": "INFO",
-        }
-        environment |= settings["environment"]
-        command = [sys.executable, HERE / "engine_run.py", folder / "settings.json"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-        lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-        assert lines, done.stdout[-3000:] + done.stderr[-3000:]
-        result: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
-        result["log"] = done.stdout + done.stderr
-        return result
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def reference(run_engine: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """No speculation, no plugin, plenty of room."""
-    return run_engine(None, adaptive=False, scenes=["policy", "regex", "json"])
 
 
 def check(result: dict[str, Any], reference: dict[str, Any], scenes: list[str] = SCENES) -> None:
@@ -154,8 +77,10 @@ def test_draft_model(
     check_passes(result, [scene for scene in TEXTS if scene != "hooks failing"])
     assert dict(result["off"]["asked"]).keys() == {0}
     assert len(result["changing"]["asked"]) > 2  # it really drafts less deep, step by step
+    assert result["again"]["cached"] > 0
     if room == "tight":
         assert result["deepest"]["preemptions"] > 0
+        assert result["policy"]["chunked"] > 0
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
@@ -163,21 +88,27 @@ def test_every_draft_of_the_target_itself_is_accepted(
     run_engine: Callable[..., dict[str, Any]], reference: dict[str, Any], models: tuple[Path, Path], asynchronous: bool
 ) -> None:
     draft = {"method": "draft_model", "model": str(models[0]), "num_speculative_tokens": 4}
-    scenes = ["policy", "mixed", "changing", "deepest"]
-    result = run_engine(draft, asynchronous=asynchronous, scenes=scenes)
-    check(result, reference, scenes)
-    for scene in scenes:
+    result = run_engine(draft, asynchronous=asynchronous)
+    check(result, reference)
+    plain = ["policy", "mixed", "changing", "deepest", "again"]
+    check_passes(result, [*plain, "off", "raising"])
+    for scene in plain:
         assert result[scene]["verified"] > 0
         assert result[scene]["accepted"] == result[scene]["drafted"], scene
 
 
+@pytest.mark.parametrize("room", ["ample", "tight"])
 def test_a_drafter_of_ones_own_only_verifies_less(
-    run_engine: Callable[..., dict[str, Any]], reference: dict[str, Any]
+    run_engine: Callable[..., dict[str, Any]], reference: dict[str, Any], room: str
 ) -> None:
     own = {"method": "custom_class", "model": "engine_run.LastToken", "num_speculative_tokens": 4}
-    result = run_engine(own, scenes=["policy", "mixed", "off"])
-    check(result, reference, ["policy", "mixed", "off"])
+    result = run_engine(own, **(TIGHT if room == "tight" else {}))
+    check(result, reference)
+    assert result["deepest"]["verified"] > 0
+    assert dict(result["off"]["asked"]).keys() == {4}  # it is asked for all of them, and none is verified
     assert "only verifies less" in result["log"]
+    if room == "tight":
+        assert sum(result[scene]["chunked"] for scene in TEXTS) > 0
 
 
 def test_shadow_and_a_share(run_engine: Callable[..., dict[str, Any]], reference: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from vllm_scenes import PATIENT
 
 pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
 
@@ -67,6 +68,7 @@ class Invariants:
 
     def request(self, adapted: bool) -> None: ...
     def tick(self, now: float) -> None: ...
+    def idle(self) -> None: ...
     def close(self) -> None: ...
     def fault(self, where: str, error: Exception) -> None:
         raise AssertionError(f"{where} failed") from error
@@ -180,7 +182,7 @@ class Server(RuleBasedStateMachine):
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> type[Server]:
     method, asynchronous, mode, share = request.param
     tuning = tmp_path / "tuning.yaml"
-    tuning.write_text(TUNING.format(mode=mode, share=share))
+    tuning.write_text(TUNING.format(mode=mode, share=share) + PATIENT)
     config = make_config(
         tmp_path,
         k=K,

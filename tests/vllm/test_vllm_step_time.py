@@ -9,6 +9,7 @@ from adaptive_spec.cost import DraftCost, Profile
 from adaptive_spec.step import Decision
 from adaptive_spec.vllm_plugin.draft_split import DraftSplit
 from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, ScheduledPass
+from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 from adaptive_spec.vllm_plugin.step_clock import StepClock
 
 
@@ -21,7 +22,7 @@ class Clock:
 
 def a_pass(clock: Clock, step: int, positions: int = 8, before: int = 0, asked: int = 0) -> ScheduledPass:
     row = np.zeros(1, dtype=np.int64)
-    decided = DecidedDepths(Decision(step, row, row, 0), ["a"], row, row, row)
+    decided = DecidedDepths(Decision(step, row, row, 0), SequenceRequests(512, 8).roster([]), row)
     return ScheduledPass(
         None, clock.now, decided, positions=positions, sequences=2, drafted_before=before, drafts_asked=asked
     )
