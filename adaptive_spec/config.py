@@ -205,7 +205,7 @@ class GuardConfig(Section):
 
     enabled: bool = True
     margin: OpenProbability = 0.01
-    error_rate: OpenProbability = 0.001
+    error_rate: OpenProbability = 0.01
     block_steps: Count = 8
     max_switches_per_minute: Annotated[int, Field(ge=2)] = 6
 
@@ -218,7 +218,7 @@ class WatchdogConfig(Section):
     enabled : bool
         Whether it watches.
     threshold : float
-        Log-likelihood ratio at which it trips, and recovers.
+        Log-likelihood ratio at which it trips; at half of it, it recovers.
     correlation : float
         Correlation of the drafts of one step.
     memory_drafts : int

@@ -134,7 +134,7 @@ def make_cost(
     geometry : ModelGeometry, optional
         The loaded model's, for ``source: roofline`` without a file of its own.
     draft_cost : DraftCost, optional
-        What drafting costs, for ``source: roofline``; free if None.
+        What drafting costs, except where the profile says it; free if None.
 
     Raises
     ------
@@ -162,6 +162,8 @@ def make_cost(
             config.smoothing_share,
             draft_cost=draft_cost,
         )
+    if draft_cost is not None and isinstance(base, Profile) and base.draft_cost == DraftCost.free():
+        base = base.with_draft_cost(draft_cost)
     if not config.online.enabled:
         return base
     deviation = LOCAL_DEVIATION if config.source == "roofline" else MEASURED_DEVIATION

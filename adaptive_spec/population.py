@@ -123,6 +123,29 @@ class PopulationLevel:
             )
         self.sweep_if_due()
 
+    def observe_sums(self, steps: int, count: IntArray, gradient: FloatArray, information: FloatArray) -> None:
+        """Take one Newton step for several steps that were summed at the same levels, and age all levels by them.
+
+        With one step this is what :meth:`observe` does.
+
+        Parameters
+        ----------
+        steps : int
+            Steps that have passed, those without drafts among them.
+        count : int array, shape (S, K, C)
+            Drafts judged in each of S steps, at each position and cell.
+        gradient, information : float array, shape (S, K, C)
+            Sums of their residuals and curvatures.
+        """
+        self.step += steps
+        weight = 1.0 / (1.0 + (np.maximum(count, 1) - 1) * self.correlation)
+        seen = count.sum(axis=0).ravel().nonzero()[0]
+        if len(seen):
+            self._newton(
+                seen, *((part * weight).sum(axis=0).ravel().take(seen) for part in (count, gradient, information))
+            )
+        self.sweep_if_due()
+
     def sweep_if_due(self) -> None:
         """Sweep at every step at first, and at every sixteenth once the model has settled."""
         if self.step - self.swept >= min(SWEEP_STEPS, 1 + self.step // 8):

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from adaptive_spec.kernels import launch
-from adaptive_spec.kernels.reference_accept_stats import AcceptSums
+from adaptive_spec.kernels.accept_sums import AcceptSums
 from adaptive_spec.sequence_effect import NODE as NODE_SD
 from adaptive_spec.sequence_effect import SHARE_LEAST as LEAST
 from adaptive_spec.survival import SURVIVAL_FLOOR as FLOOR
@@ -23,7 +23,7 @@ SHARE_REST = tl.constexpr(1.0 - LEAST)
 SIXTH = tl.constexpr(1.0 / 6.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "depths", "cells"])
 def sequence_kernel(
     odds_ptr,
     cell_ptr,
@@ -93,7 +93,7 @@ def sequence_kernel(
     tl.store(information_ptr + b * 2 + 1, averaged_information, mask=is_b)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "depths", "cells"])
 def cell_kernel(
     cell_ptr,
     verified_ptr,
@@ -132,7 +132,7 @@ def cell_kernel(
     tl.store(information_ptr + at, information, mask=c < cells)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "depths", "cells"])
 def survival_kernel(
     odds_ptr,
     cell_ptr,

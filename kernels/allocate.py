@@ -29,7 +29,7 @@ def worth_of(survival_ptr, weight_ptr, limit_ptr, b, k, depths, mask):
     return tl.where(k < tl.load(limit_ptr + b, mask=mask, other=0), worth, -1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "depths"])
 def rank_kernel(
     survival_ptr,
     weight_ptr,
@@ -84,7 +84,7 @@ def cheapest_draft(draft_seconds_ptr, depth, depths, DEPTHS: tl.constexpr):
     return least, tl.min(tl.where(seconds == least, d, INT_MOST), axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "depths"])
 def price_kernel(
     ranked_worth_ptr,
     ranked_depth_ptr,
@@ -137,7 +137,7 @@ def price_kernel(
     tl.store(last_ptr + tl.program_id(0), last)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "depths"])
 def choose_kernel(
     rank_ptr,
     verify_seconds_ptr,

@@ -151,6 +151,40 @@ def check_write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots
             raise ValueError(f"slots must be under {most}, not {int(slots.max())}")
 
 
+def check_rotation(
+    heads: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    queries: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+) -> None:
+    """Check the arguments of rotary position embedding."""
+    if heads.dim() != 3 or heads.shape[2] == 0 or heads.shape[2] % 2 or heads.stride(2) != 1:
+        raise ValueError(f"heads must have the shape [rows, heads, even head_dim], not {list(heads.shape)}")
+    if heads.dtype not in FLOATS:
+        raise ValueError(f"heads must be float32, bfloat16 or float16, not {heads.dtype}")
+    rows, count, head_dim = heads.shape
+    check_vector("positions", positions, torch.int64, rows, heads.device, "heads")
+    for name, table in (("cos", cos), ("sin", sin)):
+        if table.dim() != 2 or table.shape[1] != head_dim // 2 or not table.is_contiguous():
+            raise ValueError(f"{name} must have the shape [positions, {head_dim // 2}], not {list(table.shape)}")
+        if table.dtype != torch.float32 or table.device != heads.device or len(table) != len(cos):
+            raise ValueError(f"{name} must be float32 on {heads.device}, of {len(cos)} positions")
+    if not 0 <= queries <= count:
+        raise ValueError(f"queries must be 0 to the {count} heads, not {queries}")
+    if (q_norm is None) != (k_norm is None):
+        raise ValueError("q_norm and k_norm come together")
+    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if norm is not None:
+            check_vector(name, norm, torch.float32, head_dim, heads.device, "heads")
+    if len(positions) and backend.reads_values(positions):
+        least, most = int(positions.min()), int(positions.max())
+        if least < 0 or most >= len(cos):
+            raise ValueError(f"positions must be 0 to {len(cos) - 1}, not {least} to {most}")
+
+
 def check_allocation(
     survival: Tensor, weight: Tensor, limit: Tensor, verify_seconds: Tensor, draft_seconds: Tensor
 ) -> None:

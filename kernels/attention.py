@@ -27,9 +27,10 @@ NEG_INF = tl.constexpr(float("-inf"))
 NARROW = 32  # the widest sequence whose keys are split
 SPLITS_MOST = 16
 KEYS_LEAST = 256  # that a split should have
+LEAST_DOT = 16  # a matrix product's least inner dimension
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_row", "batch"])
 def attention_kernel(
     q_ptr,
     q_row,
@@ -149,7 +150,7 @@ def attention_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_kernel(
     part_ptr,
     top_ptr,
@@ -262,7 +263,7 @@ def verify_attention(
     out = torch.empty((rows, heads, head_dim), dtype=q.dtype, device=q.device)
     if not batch:
         return out
-    head_width = triton.next_power_of_2(head_dim)
+    head_width = max(LEAST_DOT, triton.next_power_of_2(head_dim))
     tile = tile_of(group, NARROW if max_width is None else max_width, head_width, q.dtype.itemsize)
     queries = tile.rows // group
     splits = splits_of(batch, kv_heads, block_table.shape[1] * page, q.device)

@@ -17,6 +17,7 @@ Backend = Literal["cpu", "triton", "torch"]
 
 _forced: ContextVar[Backend | None] = ContextVar("forced", default=None)
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
+_inert: ContextVar[bool] = ContextVar("inert", default=False)
 
 
 @cache
@@ -65,8 +66,24 @@ def trusted() -> Iterator[None]:
         _trusted.reset(token)
 
 
+@contextmanager
+def inert_rows() -> Iterator[None]:
+    """Allow the padding of a captured pass within, on any device: the Triton kernels are made for it.
+
+    Sequences at the end of ``cu`` may have no rows, and rows beyond the last offset belong to none: what is worked
+    out for them means nothing. Values are not looked at, as under :func:`trusted`.
+    """
+    token = _inert.set(True)
+    try:
+        yield
+    finally:
+        _inert.reset(token)
+
+
 def reads_values(tensor: Tensor) -> bool:
-    """Whether this tensor's values may be looked at: not within :func:`trusted`, nor during a graph's capture."""
+    """Whether this tensor's values may be looked at: see :func:`trusted`, :func:`inert_rows`; never in a capture."""
+    if _inert.get():
+        return False
     if tensor.device.type == "cpu":
         return True
     return not (_trusted.get() or torch.cuda.is_current_stream_capturing())

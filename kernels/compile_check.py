@@ -21,13 +21,15 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+Case = Callable[[], object]
 
 TARGETS = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942")
 # 128 threads with more than this many registers each leave a multiprocessor (65,536) fewer than two programs.
@@ -37,7 +39,7 @@ READS_LOGITS = ("greedy_kernel", "match_kernel", "threshold_kernel", "row_stats_
 # Rows that are not aligned are read token by token, each under its own predicate: Triton 3.6 keeps a few in memory.
 SPILLS_OF_ODD_ROWS = 32
 # Constants that tell specialisations of a kernel apart.
-TELLING = ("ROWS", "HEAD_DIM", "SPLIT", "DRAFT", "DEPTHS", "PRICED", "EFFECT")
+TELLING = ("ROWS", "HEAD_DIM", "SPLIT", "DRAFT", "DEPTHS", "PRICED", "EFFECT", "HALF", "NORM")
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,15 @@ class Compiled:
 
 def record() -> list[Specialisation]:
     """Call every launcher as an engine would, and return the distinct specialisations."""
+    from adaptive_spec.kernels import compile_cases
+
+    return recording(compile_cases.cases())
+
+
+def recording(cases: Iterable[Case]) -> list[Specialisation]:
+    """Return the distinct specialisations that are launched by calls, which are recorded instead of run."""
     import torch
     from triton.runtime.jit import JITFunction
-
-    from adaptive_spec.kernels import compile_cases
 
     names = {
         torch.float32: "fp32",
@@ -96,10 +103,11 @@ def record() -> list[Specialisation]:
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         values = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         constexpr = {parameter.name for parameter in self.params if parameter.is_constexpr}
+        general = {parameter.name for parameter in self.params if parameter.do_not_specialize}
         signature, constants, divisible = [], [], []
         for name in self.arg_names:
             value = values.pop(name)
-            if name in constexpr or value is None or (isinstance(value, int) and value == 1):
+            if name in constexpr or value is None or (isinstance(value, int) and value == 1 and name not in general):
                 constants.append((name, value))
                 signature.append((name, "constexpr"))
                 continue
@@ -110,7 +118,7 @@ def record() -> list[Specialisation]:
                 signature.append((name, "fp32"))
             else:
                 signature.append((name, "i32" if -(1 << 31) <= value < 1 << 31 else "i64"))
-                if value % 16 == 0:
+                if value % 16 == 0 and name not in general:
                     divisible.append(name)
         module = self.fn.__module__.rsplit(".", 1)[1]
         found[
@@ -127,7 +135,7 @@ def record() -> list[Specialisation]:
     original = JITFunction.run
     JITFunction.run = run
     try:
-        for case in compile_cases.cases():
+        for case in cases:
             case()
     finally:
         JITFunction.run = original
@@ -265,8 +273,6 @@ def main(arguments: list[str] | None = None) -> int:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
     return 1 if faults else 0
 
-
-Case = Callable[[], object]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from adaptive_spec.kernels import arguments, backend, reference_accept_stats, reference_allocate
-from adaptive_spec.kernels.reference_accept_stats import AcceptSums
+from adaptive_spec.kernels.accept_sums import AcceptSums
 from adaptive_spec.kernels.reference_allocate import DeviceAllocation
 
 

@@ -6,6 +6,9 @@ from typing import NamedTuple
 import torch
 import triton
 
+# Kernels are declared with `do_not_specialize` for every number that changes from step to step (sequences, splits,
+# tiles): Triton would compile one for 1, one for multiples of 16 and one for the rest, in the midst of serving.
+
 # No fused multiply-adds: the noise must have the same bits on every backend.
 EXACT = {"enable_fp_fusion": False}
 

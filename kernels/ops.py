@@ -22,11 +22,13 @@ and devices are looked at.
 
 from adaptive_spec.kernels.attention_ops import verify_attention, write_kv
 from adaptive_spec.kernels.depth_ops import accept_stats, allocate, survival
+from adaptive_spec.kernels.rotary_ops import rotate
 from adaptive_spec.kernels.verification_ops import verify_greedy, verify_match, verify_ratio
 
 __all__ = [
     "accept_stats",
     "allocate",
+    "rotate",
     "survival",
     "verify_attention",
     "verify_greedy",

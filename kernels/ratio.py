@@ -40,7 +40,7 @@ def scaled(row_ptr, v, mask, inverse, threshold):
     return tl.where(x >= threshold, x, NEG_INF)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "tiles"])
 def row_stats_kernel(
     logits_ptr,
     row_stride,
@@ -114,7 +114,7 @@ def log_sum(top_ptr, total_ptr, row, splits, mask, SPLITS: tl.constexpr):
     return tl.where(mass > 0.0, peak + tl.log(tl.maximum(mass, LEAST_NORMAL)), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "width"])
 def ratio_accept_kernel(
     logits_ptr,
     row_stride,
@@ -190,7 +190,7 @@ def ratio_accept_kernel(
     tl.store(log_q_ptr + b, tl.sum(tl.where(j == accepted, log_q, 0.0), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles"])
 def residual_kernel(
     logits_ptr,
     row_stride,
@@ -266,7 +266,7 @@ def residual_kernel(
     tl.store(packed_ptr + at + 1, pack(spare, spare_token))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "width"])
 def emit_kernel(packed_ptr, splits, temperature_ptr, count_ptr, tokens_ptr, width, SPLITS: tl.constexpr):
     """Write the token drawn after each sequence's accepted drafts; packed as in :func:`residual_kernel`. Grid (B,)."""
     b = tl.program_id(0)

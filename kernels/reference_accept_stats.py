@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
+from adaptive_spec.kernels.accept_sums import AcceptSums
 from adaptive_spec.sequence_effect import NODE, SHARE_LEAST
 from adaptive_spec.survival import SURVIVAL_FLOOR
-
-
-class AcceptSums(NamedTuple):
-    """One step's sums, float32 but for the counts.
-
-    Attributes
-    ----------
-    judged : int32 tensor, shape (K, C)
-        Drafts judged at each position and evidence cell.
-    gradient, information : tensor, shape (K, C)
-        Sums of their residuals and curvatures, each curvature times its sequence's share.
-    sequence_gradient, sequence_information : tensor, shape (B, 2)
-        The same of each sequence: at the effect's relaxed mean (first column), and averaged over the posterior to
-        which the Laplace step from there leads. Without effect the columns are equal.
-    """
-
-    judged: Tensor
-    gradient: Tensor
-    information: Tensor
-    sequence_gradient: Tensor
-    sequence_information: Tensor
 
 
 def accept_stats(

@@ -109,7 +109,7 @@ def nucleus_of_row(row_ptr, vocabulary, inverse, peak, peak_key, target, BLOCK: 
     return high
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def threshold_kernel(
     logits_ptr,
     row_stride,

@@ -60,7 +60,7 @@ def sample_of_tiles(row_ptr, vocabulary, first, last, inverse, threshold, k0, k1
     return best, token
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "tiles"])
 def greedy_kernel(logits_ptr, row_stride, vocabulary, cu_ptr, packed_ptr, width, tiles, BLOCK: tl.constexpr):
     """Find the best token of each split of each row.
 
@@ -77,7 +77,7 @@ def greedy_kernel(logits_ptr, row_stride, vocabulary, cu_ptr, packed_ptr, width,
     tl.store(packed_ptr + row * tl.num_programs(1) + split, pack(best, token))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "tiles"])
 def match_kernel(
     logits_ptr,
     row_stride,
@@ -119,7 +119,7 @@ def match_kernel(
     tl.store(packed_ptr + row * tl.num_programs(1) + split, pack(best, token))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "width"])
 def accept_kernel(
     packed_ptr, splits, cu_ptr, draft_ptr, tokens_ptr, count_ptr, width, WIDTH: tl.constexpr, SPLITS: tl.constexpr
 ):

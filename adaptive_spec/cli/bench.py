@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from adaptive_spec.cli.bench_table import comparison_table, means_table, table_console
 from adaptive_spec.cli.comparison import MAX_AUTO_ROUNDS, Comparison, geometric_means
 from adaptive_spec.cli.engine_options import (
+    Allocate,
+    Device,
     DrafterArguments,
     DrafterName,
     Dtype,
@@ -23,6 +25,7 @@ from adaptive_spec.cli.engine_options import (
     KvBlocks,
     MaxModelLen,
     Model,
+    Sampling,
     Tuning,
     chat_prompt,
     drafter_arguments,
@@ -54,6 +57,8 @@ Examples:
   adaptive-spec bench --file prompts.jsonl --policies none,fixed:4,roofline-budget:horizon=run --json > bench.json
 
   adaptive-spec bench --file prompts.jsonl --settle 64 --drafter corpus_ngram --drafter-arg table=table.npz
+
+  adaptive-spec bench --file prompts.jsonl --drafter draft_model --drafter-arg model=SMALL --temperature 0.8
 """
 
 
@@ -79,11 +84,14 @@ def bench(
     model: Model = "smollm2",
     drafter: DrafterName = "prompt_lookup",
     drafter_arg: DrafterArguments = None,
+    sampling: Sampling = None,
     tuning: Tuning = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Chooses the prompts and seeds all else.")] = 0,
     chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Use the model's chat template.")] = True,
     dtype: Dtype = "auto",
+    device: Device = "cpu",
+    allocate: Allocate = "host",
     max_model_len: MaxModelLen = None,
     num_kv_blocks: KvBlocks = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -109,7 +117,14 @@ def bench(
         drafter_arguments(drafter_arg),
         dtype,
         max(levels),
-        {"max_model_len": max_model_len, "num_kv_blocks": num_kv_blocks, "enable_prefix_caching": False},
+        {
+            "max_model_len": max_model_len,
+            "num_kv_blocks": num_kv_blocks,
+            "enable_prefix_caching": False,
+            "sampling": sampling,
+            "device": device,
+            "allocate": allocate,
+        },
     )
     warnings = _busy_machine()
     out, console = table_console(), Console(stderr=True)
@@ -119,18 +134,31 @@ def bench(
     threads = _torch_threads()
     engines = {policy: options.beside(llm, seed, TurnClock()) for policy in named}
     comparisons: list[Comparison] = []
-    with tempfile.TemporaryDirectory(prefix="adaptive-spec-") as folder, _progress(console) as progress:
-        for category, prompts in sets.items():
-            texts = [chat_prompt(llm, prompt.text, chat) for prompt in prompts]
-            settling_texts = [chat_prompt(llm, prompt.text, chat) for prompt in others]
-            for level in levels:
-                comparison = Comparison(level, category, {policy: fixed_depth(policy) for policy in named})
-                comparisons.append(comparison)
-                bench_one = _Level(engines, tunings, texts, settling_texts, params, Path(folder))
-                with failing(f"category {category}" if by_category else "bench"):
-                    bench_one.play(comparison, fixed_rounds, progress)
-                if not as_json:
-                    out.print(comparison_table(comparison, out.width))
+    try:
+        with tempfile.TemporaryDirectory(prefix="adaptive-spec-") as folder, _progress(console) as progress:
+            for category, prompts in sets.items():
+                texts = [chat_prompt(llm, prompt.text, chat) for prompt in prompts]
+                settling_texts = [chat_prompt(llm, prompt.text, chat) for prompt in others]
+                for level in levels:
+                    comparison = Comparison(level, category, {policy: fixed_depth(policy) for policy in named})
+                    comparisons.append(comparison)
+                    bench_one = _Level(engines, tunings, texts, settling_texts, params, Path(folder))
+                    with failing(f"category {category}" if by_category else "bench"):
+                        bench_one.play(comparison, fixed_rounds, progress)
+                    if not as_json:
+                        out.print(comparison_table(comparison, out.width))
+    except KeyboardInterrupt:
+        cut_short = comparisons[-1] if comparisons else None
+        comparisons = [comparison for comparison in comparisons if comparison.rounds]
+        if cut_short is None or not comparisons:
+            raise
+        warnings.append(
+            f"interrupted after round {cut_short.rounds} of {cut_short.category}, {cut_short.concurrency} in flight: "
+            "what was done by then is reported"
+        )
+        console.print(f"warning: {warnings[-1]}", style="yellow", soft_wrap=True)
+        if cut_short.rounds and not as_json:
+            out.print(comparison_table(cut_short, out.width))
     if _torch_threads() != threads:
         raise CommandError(
             f"torch's threads changed from {threads} to {_torch_threads()} during the run: no timing can be trusted"
@@ -140,7 +168,8 @@ def bench(
         warnings.append(f"other processes kept {busiest:.2f} CPUs busy during a run; ratios may be off")
         console.print(f"warning: {warnings[-1]}", style="yellow", soft_wrap=True)
     _report(comparisons, levels, as_json, warnings, {
-        "model": model, "drafter": drafter, "dtype": str(llm.model.dtype), "threads": threads, "seed": seed,
+        "model": model, "drafter": drafter, "sampling": llm.sampling, "dtype": str(llm.model.dtype),
+        "device": str(llm.model.device), "allocate": allocate, "threads": threads, "seed": seed,
         "num_prompts": {category: len(prompts) for category, prompts in sets.items()}, "max_tokens": max_tokens,
         "temperature": temperature, "settled_on": len(others),
     })  # fmt: skip
@@ -184,6 +213,9 @@ class _Level:
             }  # fmt: skip
             clocks = {policy: cast(TurnClock, engine.clock) for policy, engine in self.engines.items()}
             comparison.add_round(take_turns(plays, clocks, finished=lambda _: progress.advance(task)))
+            if progress.disable:  # someone may look into the log of a long run
+                line = ", ".join(f"{policy} {comparison.goodputs(policy)[-1]:,.1f}" for policy in comparison.depths)
+                progress.console.print(f"{label}, round {comparison.rounds}: {line} tokens/s", soft_wrap=True)
         progress.update(task, total=comparison.rounds * len(self.tunings))
 
     def _warm_up(self, concurrency: int) -> None:

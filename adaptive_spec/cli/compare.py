@@ -52,7 +52,10 @@ def compare(
     machine: Annotated[list[Path] | None, typer.Option(help="Machine, or step-cost curve (JSON); repeatable.")] = None,
     concurrency: Annotated[str | None, typer.Option(help="Requests in flight, several after commas.")] = None,
     rate: Annotated[str | None, typer.Option(help="Poisson arrivals: requests a second, several after commas.")] = None,
-    azure: Annotated[list[Path] | None, typer.Option(help="Arrivals in Azure's CSV format; repeatable.")] = None,
+    azure: Annotated[
+        list[Path] | None,
+        typer.Option(help="Arrivals in Azure's CSV format; repeatable. With a file: in the place of those it names."),
+    ] = None,
     policies: Annotated[str | None, typer.Option(help="Policies after commas.", show_default=False)] = None,
     depth: Annotated[int | None, typer.Option(min=1, max=64, help="K: most drafts a sequence and step [8].")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of every run [2000].")] = None,
@@ -110,10 +113,14 @@ def _experiment(path: Path | None, flags: dict[str, Any]) -> Experiment:
 
     given = [flag for flag, value in flags.items() if value]
     if path is not None:
-        if given:
-            raise UsageError(f"{given[0]} belongs to a comparison without a file; write it into {path} instead")
+        files: list[Path] = flags["--azure"] or []
+        others = [flag for flag in given if flag != "--azure"]
+        if others or len(files) > 1:
+            flag = others[0] if others else "a second --azure"
+            raise UsageError(f"{flag} belongs to a comparison without a file; write it into {path} instead")
         with failing("", usage=True):
-            return Experiment.load(path)
+            experiment = Experiment.load(path)
+            return experiment.with_azure(files[0]) if files else experiment
     if not (flags["--trace"] and flags["--machine"]):
         raise UsageError("give an experiment file, or --trace and --machine")
     arrivals: list[dict[str, Any]] = []

@@ -26,8 +26,10 @@ def gains_table(gains: Sequence[Row], setting: tuple[str, str, str], closed: boo
     rows = [row for row in gains if (row["trace"], row["arrivals"], row["machine"]) == setting]
     load = f"{arrivals} in flight" if closed else arrivals
     mark = " (synthetic acceptance)" if synthetic else ""
+    measure = rows[0]["measure"]
+    judged = "" if measure == "goodput" else "; ratios of tokens/s per user"
     table = Table(
-        title=f"{trace}{mark} on {machine}, {load}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        title=f"{trace}{mark} on {machine}, {load}{judged}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     table.add_column("policy", no_wrap=True)
     for heading in (
@@ -35,7 +37,7 @@ def gains_table(gains: Sequence[Row], setting: tuple[str, str, str], closed: boo
         "tokens\na step", "mean\ndepth", "off",
     ):  # fmt: skip
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in sorted(rows, key=lambda row: -row["goodput"]):
+    for row in sorted(rows, key=lambda row: -row[measure]):
         table.add_row(
             escape(row["policy"]),
             f"{row['goodput']:,.0f}",

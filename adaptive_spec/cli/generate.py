@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adaptive_spec.cli.engine_options import (
+    Allocate,
+    Device,
     DrafterArguments,
     DrafterName,
     Dtype,
@@ -20,6 +22,7 @@ from adaptive_spec.cli.engine_options import (
     MaxModelLen,
     MetricsPort,
     Model,
+    Sampling,
     Tuning,
     chat_prompt,
     drafter_arguments,
@@ -44,6 +47,8 @@ Examples:
   adaptive-spec generate --file prompts.jsonl --policy fixed:4 --max-tokens 256
 
   adaptive-spec generate "Once upon a time" --no-chat --temperature 0.8 --seed 7
+
+  adaptive-spec generate "Once upon a time" --model BIG --drafter draft_model --drafter-arg model=SMALL
 
   adaptive-spec generate --file prompts.txt --tuning tuning.yaml --json
 """
@@ -83,6 +88,7 @@ def generate(
     model: Model = "smollm2",
     drafter: DrafterName = "prompt_lookup",
     drafter_arg: DrafterArguments = None,
+    sampling: Sampling = None,
     tuning: Tuning = None,
     policy: Annotated[str | None, typer.Option(help=f"Policy, over the tuning file's: {SYNTAX}.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 128,
@@ -92,6 +98,8 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling and of the policy.")] = 0,
     chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Use the model's chat template.")] = True,
     dtype: Dtype = "auto",
+    device: Device = "cpu",
+    allocate: Allocate = "host",
     concurrency: Annotated[int, typer.Option(min=1, help="Prompts that are answered at once, at most.")] = 16,
     max_model_len: MaxModelLen = None,
     num_kv_blocks: KvBlocks = None,
@@ -114,7 +122,13 @@ def generate(
         drafter_arguments(drafter_arg),
         dtype,
         concurrency,
-        {"max_model_len": max_model_len, "num_kv_blocks": num_kv_blocks},
+        {
+            "max_model_len": max_model_len,
+            "num_kv_blocks": num_kv_blocks,
+            "sampling": sampling,
+            "device": device,
+            "allocate": allocate,
+        },
     )
     params = sampling_params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     llm = options.load(settings, seed)

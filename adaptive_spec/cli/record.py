@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
 from adaptive_spec.cli.engine_options import (
+    Device,
     DrafterArguments,
     DrafterName,
     EngineOptions,
@@ -73,6 +74,7 @@ def record(
     dtype: Annotated[
         str, typer.Option(help="Of weights and arithmetic; only of float32 a replay equals a live run.")
     ] = "float32",
+    device: Device = "cpu",
     max_model_len: MaxModelLen = None,
     num_kv_blocks: KvBlocks = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -103,7 +105,12 @@ def record(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, ignore_eos=ignore_eos
     )
     own = drafter_arguments(drafter_arg)
-    more = {"max_model_len": max_model_len, "num_kv_blocks": num_kv_blocks, "enable_prefix_caching": False}
+    more = {
+        "max_model_len": max_model_len,
+        "num_kv_blocks": num_kv_blocks,
+        "enable_prefix_caching": False,
+        "device": device,
+    }
     llm = EngineOptions(model, drafter, own, dtype, concurrency, more).load(TuningConfig(mode="off"), seed)
     with failing(""):
         from adaptive_spec.replay.recorder import RecordedPrompt

@@ -17,7 +17,14 @@ from adaptive_spec.cost.draft import DraftCost
 from adaptive_spec.step import FloatArray, IntArray
 
 Interpolation = Literal["staircase", "linear"]
-_FILE_KEYS = ("verify_ms_by_tokens", "draft_ms_by_requests", "source")
+_FILE_KEYS = (
+    "verify_ms_by_tokens",
+    "draft_ms_by_requests",
+    "draft_ms_per_depth_by_requests",
+    "draft_idle_ms_by_requests",
+    "draft_ms_per_lag_position",
+    "source",
+)
 
 
 class Profile(CurveCost):
@@ -155,6 +162,18 @@ class Profile(CurveCost):
                 )
         return cls(wanted, seconds, interpolation, staircase_until, draft_cost=draft_cost)
 
+    def with_draft_cost(self, draft_cost: DraftCost) -> Profile:
+        """Return the same profile with another cost of drafting."""
+        return Profile(
+            self.positions,
+            self.seconds,
+            self.interpolation,
+            self.staircase_until,
+            self.context_seconds_per_token,
+            self.attention_seconds_per_pair,
+            draft_cost,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The profile as plain lists, numbers and strings."""
         return {
@@ -195,8 +214,12 @@ class Profile(CurveCost):
         Parameters
         ----------
         path : str or Path
-            JSON: ``verify_ms_by_tokens`` (milliseconds of a step by its positions), optionally
-            ``draft_ms_by_requests`` (milliseconds of a parallel draft by sequences) and ``source``.
+            JSON: ``verify_ms_by_tokens`` (milliseconds of a step by its positions), and optionally, each by the
+            number of sequences, ``draft_ms_by_requests`` (milliseconds of drafting at all, whatever the depth: a
+            parallel draft), ``draft_ms_per_depth_by_requests`` (milliseconds of each token of depth: a sequential
+            one) and ``draft_idle_ms_by_requests`` (milliseconds of a step that drafts nothing); further
+            ``draft_ms_per_lag_position`` (milliseconds of each position that the drafter catches up on), and
+            ``source``.
         staircase_until : int, optional
             The largest captured graph; see the class.
 
@@ -214,12 +237,8 @@ class Profile(CurveCost):
         if unknown := sorted(set(content) - set(_FILE_KEYS)):
             raise ValueError(f"{path}: key {unknown[0]!r} is unknown; known are {', '.join(_FILE_KEYS)}")
         positions, seconds = _milliseconds(path, content, "verify_ms_by_tokens")
+        draft_cost = _draft_cost(path, content)
         try:
-            draft_cost = DraftCost.free()
-            if "draft_ms_by_requests" in content:
-                requests, start = _milliseconds(path, content, "draft_ms_by_requests")
-                none = (0.0,) * len(requests)
-                draft_cost = DraftCost(tuple(requests), idle=none, start=tuple(start), each=none)
             return cls(positions, seconds, staircase_until=staircase_until, draft_cost=draft_cost)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
@@ -262,3 +281,33 @@ def _milliseconds(path: str | Path, content: Mapping[str, Any], key: str) -> tup
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: key {key!r}: {error}; milliseconds by whole numbers are needed") from error
     return [n for n, _ in points], [s for _, s in points]
+
+
+def _draft_cost(path: str | Path, content: Mapping[str, Any]) -> DraftCost:
+    """Read what a file says of drafting; free if it says nothing."""
+    tables: dict[str, tuple[float, ...]] = {}
+    sequences: list[int] = []
+    for name, key in (
+        ("start", "draft_ms_by_requests"),
+        ("each", "draft_ms_per_depth_by_requests"),
+        ("idle", "draft_idle_ms_by_requests"),
+    ):
+        if key in content:
+            known, seconds = _milliseconds(path, content, key)
+            if sequences and known != sequences:
+                raise ValueError(f"{path}: key {key!r} must have the numbers of requests of the other draft tables")
+            sequences, tables[name] = known, tuple(seconds)
+    none = (0.0,) * max(len(sequences), 1)
+    lag = content.get("draft_ms_per_lag_position", 0.0)
+    if isinstance(lag, bool) or not isinstance(lag, int | float):
+        raise ValueError(f"{path}: key 'draft_ms_per_lag_position' must be a number of milliseconds, not {lag!r}")
+    try:
+        return DraftCost(
+            tuple(sequences) or (1,),
+            tables.get("idle", none),
+            tables.get("start", none),
+            tables.get("each", none),
+            lag_position=lag / 1e3,
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

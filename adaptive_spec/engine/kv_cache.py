@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from adaptive_spec.engine.captured_pass import CapturedPasses
 
 
 class KVCache:
@@ -24,6 +29,8 @@ class KVCache:
     ----------
     k, v : Tensor, shape (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         Keys (rotated) and values.
+    captured : CapturedPasses or None
+        Passes that were captured over this cache.
     """
 
     def __init__(
@@ -43,6 +50,7 @@ class KVCache:
         self.v = torch.zeros(shape, dtype=dtype, device=device)
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.captured: CapturedPasses | None = None
         # What the CPU kernels are told of each layer's keys and values.
         self.addresses: list[tuple[int, int]] = []
         if device.type == "cpu" and dtype in (torch.float32, torch.bfloat16):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.controller import Controller
 from adaptive_spec.cost import StepCost
 from adaptive_spec.deployment import make_controller
-from adaptive_spec.engine.detokenizer import Detokenizer
-from adaptive_spec.engine.drafters import Drafter, make_drafter
+from adaptive_spec.engine.device_controller import Place, place_controller
+from adaptive_spec.engine.drafters import Drafter, ModelDrafter, drafter_class, make_drafter
+from adaptive_spec.engine.engine_tuning import chosen_evidence, possible
 from adaptive_spec.engine.kv_memory import kv_cache_blocks
 from adaptive_spec.engine.model import Model, load_model
 from adaptive_spec.engine.outputs import RequestOutput
 from adaptive_spec.engine.progress import request_bar
 from adaptive_spec.engine.request import Request
+from adaptive_spec.engine.request_maker import Params, Prompt, RequestMaker
 from adaptive_spec.engine.runner import ModelRunner
+from adaptive_spec.engine.sampling_mode import SamplingMode, choose_sampling
 from adaptive_spec.engine.sampling_params import SamplingParams
 from adaptive_spec.engine.step_pricing import StepPricing, geometry
 from adaptive_spec.engine.tokenizer import Tokenizer
@@ -29,22 +29,7 @@ from adaptive_spec.serving.blocks import BlockPool
 from adaptive_spec.serving.counting import count_step
 from adaptive_spec.serving.loop import ServingLoop, StepReport
 from adaptive_spec.serving.scheduler import Scheduler
-from adaptive_spec.serving.sequence import Sequence as Text
 from adaptive_spec.upkeep import Upkeep
-
-Prompt = str | list[int]
-Params = SamplingParams | Sequence[SamplingParams] | None
-
-
-def _possible(tuning: TuningConfig) -> TuningConfig:
-    """The tuning, unless it asks for what only an engine with a depth of its own can do."""
-    if tuning.mode == "shadow" or tuning.share < 1.0:
-        asked = "mode: shadow" if tuning.mode == "shadow" else f"share: {tuning.share}"
-        raise ValueError(
-            f"{asked} leaves requests at the engine's own depth, which vLLM has and this engine has not; "
-            "use mode: on or off, and leave share out"
-        )
-    return tuning
 
 
 class LLM:
@@ -59,7 +44,10 @@ class LLM:
     drafter : str, Drafter or None
         Name of a drafter, or one of your own; None never speculates.
     drafter_config : mapping, optional
-        Arguments of the drafter that is named.
+        Arguments of the drafter that is named, as in ``drafter="draft_model", drafter_config={"model": "smollm2"}``.
+    sampling : {"match", "coupled", "ratio"}, optional
+        How drafts are drawn and accepted, see :func:`~adaptive_spec.engine.sampling_mode.choose_sampling`; what suits
+        the drafter if None. Only in ratio mode does the text depend on the depths.
     tuning : TuningConfig, path or None
         How the depths are chosen; None for the defaults.
     dtype, device : str
@@ -78,6 +66,9 @@ class LLM:
         Draws a seed for every request that has none.
     cost : StepCost, optional
         What a step costs; None builds it as the tuning says, by default by timing this machine's passes.
+    allocate : {"host", "device"}
+        Where depths are chosen and acceptance is counted; ``device`` serves the policy ``roofline-budget``, and leaves
+        the learning, exploration and the guard on the host.
     clock : callable
         Seconds.
 
@@ -101,6 +92,7 @@ class LLM:
         *,
         drafter: str | Drafter | None = "prompt_lookup",
         drafter_config: Mapping[str, Any] | None = None,
+        sampling: SamplingMode | None = None,
         tuning: TuningConfig | str | Path | None = None,
         dtype: str = "auto",
         device: str = "cpu",
@@ -113,11 +105,13 @@ class LLM:
         enable_prefix_caching: bool = True,
         seed: int = 0,
         cost: StepCost | None = None,
+        allocate: Place = "host",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if drafter_config and not isinstance(drafter, str):
             raise ValueError("drafter_config is for a drafter that is given by its name")
         self.clock = clock
+        self.allocate = allocate
         self.seed = seed
         self.observer: Callable[[StepReport], None] | None = None
         if isinstance(model, LLM):
@@ -127,13 +121,16 @@ class LLM:
         else:
             self.model, self.tokenizer = load_model(model, dtype=dtype, device=device, max_model_len=max_model_len)
             self.model_name = str(model)
-        self.drafter = make_drafter(drafter, **(drafter_config or {})) if isinstance(drafter, str) else drafter
-        if self.drafter is not None:
-            self.drafter.check_vocabulary(self.model.config.vocab_size, self.tokenizer.fingerprint)
+        if isinstance(drafter, str):
+            drafter = self._named_drafter(drafter, drafter_config or {})
+        self._asked_sampling = sampling
+        self._take_drafter(drafter)
         if num_kv_blocks is None:
             wanted = max_num_seqs * -(-self.model.config.max_model_len // block_size)
-            values = geometry(self.model).kv_values_per_token * block_size
-            block_bytes = values * self.model.dtype.itemsize
+            token_bytes = geometry(self.model).kv_values_per_token * self.model.dtype.itemsize
+            if isinstance(self.drafter, ModelDrafter):
+                token_bytes += self.drafter.kv_bytes_per_token
+            block_bytes = token_bytes * block_size
             num_kv_blocks = kv_cache_blocks(block_bytes, wanted, self.model.device, kv_cache_memory_bytes)
         self.scheduler = Scheduler(
             BlockPool(num_kv_blocks, block_size, enable_prefix_caching),
@@ -142,11 +139,10 @@ class LLM:
             max_model_len=self.model.config.max_model_len,
         )
         self._cache = self.model.new_kv_cache(num_kv_blocks, block_size)
-        profiles = model._pricing.profiles if isinstance(model, LLM) else None
-        self._pricing = StepPricing(self.model, self.scheduler, cost, clock, profiles)
+        timed = model._pricing if isinstance(model, LLM) else None
+        self._pricing = StepPricing(self.model, self.scheduler, cost, clock, timed)
         self._requests: dict[str, Request] = {}
-        self._numbers = itertools.count()
-        self._rng = np.random.default_rng(seed)
+        self._maker = RequestMaker(self.model.config, self.tokenizer, self.scheduler, seed)
         self.set_policy(tuning)
 
     # ---------------------------------------------------------------- how depths are chosen
@@ -171,46 +167,55 @@ class LLM:
         if self.has_unfinished:
             raise RuntimeError(f"{len(self.scheduler)} sequences are unfinished; finish or abort them first")
         if drafter is not None:
-            drafter.check_vocabulary(self.model.config.vocab_size, self.tokenizer.fingerprint)
-            self.drafter = drafter
+            self._take_drafter(drafter)
         file = tuning if isinstance(tuning, str | Path) else None
         tuning = TuningConfig.load(tuning) if isinstance(tuning, str | Path) else tuning or TuningConfig()
-        tuning = _possible(tuning)
+        tuning = possible(tuning)
         active = self.drafter if tuning.mode == "on" else None
-        evidence = self._evidence(tuning, active)
+        if isinstance(active, ModelDrafter):
+            active.start(
+                num_blocks=self._cache.num_blocks,
+                block_size=self._cache.block_size,
+                max_num_seqs=self.scheduler.max_num_seqs,
+                vocab_size=self.model.config.vocab_size,
+                sampling=self.sampling,
+            )
+        evidence = chosen_evidence(tuning, active)
         offered = [name for name in evidence if name != "age"]
-        runner = ModelRunner(self.model, self._cache, active, offered, self.clock)
+        most = {"max_depth": tuning.max_depth, "max_num_seqs": self.scheduler.max_num_seqs}
+        runner = ModelRunner(self.model, self._cache, active, offered, self.clock, sampling=self.sampling, **most)
         controller = make_controller(
             tuning,
-            cost=self._pricing.make(tuning) if active is not None else None,
+            cost=self._pricing.make(tuning, active) if active is not None else None,
             evidence=evidence,
             identity={"model": self.model.fingerprint, "drafter": active.fingerprint if active is not None else "none"},
             clock=self.clock,
         )
+        controller = place_controller(controller, self.allocate, self.model.device)
         if hasattr(self, "upkeep"):
             self.upkeep.close()
         fixed: dict[tuple[str | int, ...], str] = (
             {("mode",): "no drafter was started with it"} if active is None else {}
         )
-        self.upkeep = Upkeep(controller, tuning, file=file, model_name=self.model_name, fixed=fixed, adjust=_possible)
+        self.upkeep = Upkeep(controller, tuning, file=file, model_name=self.model_name, fixed=fixed, adjust=possible)
         self.runner = runner
         self.controller: Controller = controller
         self.loop = ServingLoop(self.scheduler, controller, runner, self.clock, self._observe)
 
-    @staticmethod
-    def _evidence(tuning: TuningConfig, drafter: Drafter | None) -> tuple[str, ...]:
-        """Names of the evidence that acceptance is learned over: what the drafter knows, then the sequence's age."""
-        if drafter is None:
-            return ()
-        wanted = tuning.acceptance.evidence
-        known = (*drafter.evidence, "age")
-        if wanted is None:
-            return known
-        if unknown := [name for name in wanted if name not in known]:
-            raise ValueError(
-                f"acceptance.evidence asks for {unknown[0]!r}; drafter {drafter.name} offers {', '.join(known)}"
-            )
-        return tuple(name for name in known if name in wanted)
+    def _named_drafter(self, name: str, config: Mapping[str, Any]) -> Drafter:
+        """Make a drafter; one that runs a model has the target's type and device where it isn't told others."""
+        if issubclass(drafter_class(name), ModelDrafter):
+            dtype = str(self.model.dtype).removeprefix("torch.")
+            config = {"dtype": dtype, "device": str(self.model.device), **config}
+        return make_drafter(name, **config)
+
+    def _take_drafter(self, drafter: Drafter | None) -> None:
+        """Draft with it from now on; ValueError, and no change, if it can't serve this engine."""
+        if drafter is not None:
+            drafter.check_vocabulary(self.model.config.vocab_size, self.tokenizer.fingerprint)
+        name = None if drafter is None else drafter.name
+        self.sampling = choose_sampling(self._asked_sampling, name, isinstance(drafter, ModelDrafter))
+        self.drafter = drafter
 
     @property
     def tuning(self) -> TuningConfig:
@@ -311,7 +316,7 @@ class LLM:
         """Queue a request; ValueError, and nothing changed, if it can't be served or its id is in use."""
         if request_id in self._requests:
             raise ValueError(f"request {request_id!r} is in use already; choose another id")
-        self._queue([self._request(request_id, prompt, sampling_params or SamplingParams())])
+        self._queue([self._maker.make(request_id, prompt, sampling_params or SamplingParams())])
 
     def step(self) -> list[RequestOutput]:
         """Run one step; return what is new, as :meth:`stream` does, for every request that gained something."""
@@ -339,53 +344,9 @@ class LLM:
         return list(dict.fromkeys(text.request for text in texts))
 
     def _submit(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params) -> list[Request]:
-        single = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
-        many: Any = [prompts] if single else list(prompts)
-        if sampling_params is None:
-            sampling_params = SamplingParams()
-        params = [sampling_params] * len(many) if isinstance(sampling_params, SamplingParams) else sampling_params
-        if len(params) != len(many):
-            raise ValueError(f"{len(many)} prompts but {len(params)} sampling_params; give one, or one for each")
-        requests = []
-        for i, (prompt, own) in enumerate(zip(many, params, strict=True)):
-            try:
-                requests.append(self._request(f"#{next(self._numbers)}", prompt, own))
-            except ValueError as error:
-                raise ValueError(f"prompt {i}: {error}" if len(many) > 1 else str(error)) from None
+        requests = self._maker.make_all(prompts, sampling_params)
         self._queue(requests)
         return requests
-
-    def _request(self, request_id: str, prompt: Prompt, params: SamplingParams) -> Request:
-        """Make a request and its texts; ValueError if it can't be served."""
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt) if prompt else []
-        else:
-            tokens = [int(token) for token in prompt]
-            if wrong := [token for token in tokens if not 0 <= token < self.model.config.vocab_size]:
-                raise ValueError(
-                    f"token {wrong[0]} of the prompt is outside the vocabulary 0..{self.model.config.vocab_size - 1}"
-                )
-        max_tokens = self.model.config.max_model_len if params.max_tokens is None else params.max_tokens
-        max_tokens = self.scheduler.check(len(tokens), max_tokens)
-        seed = int(self._rng.integers(2**63)) if params.seed is None else params.seed
-        request = Request(request_id, prompt if isinstance(prompt, str) else None, tokens, params, seed)
-        request.texts = [
-            Text(
-                id=next(self._numbers),
-                tokens=list(tokens),
-                max_tokens=max_tokens,
-                min_tokens=params.min_tokens,
-                eos_token_ids=frozenset() if params.ignore_eos else frozenset(self.tokenizer.eos_token_ids),
-                stop_token_ids=frozenset(params.stop_token_ids),
-                keep_stop_token=params.include_stop_str_in_output,
-                weight=request.weight,
-                sample_index=index,
-                sink=Detokenizer(self.tokenizer, params, tokens),
-                request=request,
-            )
-            for index in range(params.n)
-        ]
-        return request
 
     def _queue(self, requests: list[Request]) -> None:
         for request in requests:

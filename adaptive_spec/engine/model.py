@@ -16,11 +16,15 @@ from torch import Tensor
 
 from adaptive_spec.engine.attention import WIDEST_NARROW, attend_wide
 from adaptive_spec.engine.cpu_attention import CpuAttention
+from adaptive_spec.engine.device import find_device
+from adaptive_spec.engine.kernel_attention import KernelAttention
 from adaptive_spec.engine.kv_cache import KVCache
 from adaptive_spec.engine.model_config import ModelConfig, ModelError
+from adaptive_spec.engine.packed_batch import PackedBatch
 from adaptive_spec.engine.projection import Projection
 from adaptive_spec.engine.tokenizer import Tokenizer
 from adaptive_spec.engine.weights import read_checkpoint
+from adaptive_spec.kernels import backend
 
 __all__ = ["Model", "ModelError", "PackedBatch", "load_model"]
 
@@ -28,35 +32,6 @@ __all__ = ["Model", "ModelError", "PackedBatch", "load_model"]
 # On a CPU oneDNN multiplies 4 rows faster than 1, 2 or 3 (by a sixth to a third, measured), and a lone
 # row would be summed in another order than many.
 _FEWEST_ROWS = 4
-
-
-@dataclass(slots=True)
-class PackedBatch:
-    """One ragged pass: sequence b owns the packed rows ``cu[b]`` to ``cu[b+1] - 1``.
-
-    Attributes
-    ----------
-    tokens, positions : int64 Tensor, shape (N,)
-        Token of each row, and its place in its sequence.
-    cu : int32 Tensor, shape (B + 1,)
-        Where each sequence's rows begin.
-    kv_len : int32 Tensor, shape (B,)
-        Tokens of each sequence in the cache after this pass's writes.
-    block_table : int32 Tensor, shape (B, max_blocks)
-        Blocks of each sequence; entries beyond ``ceil(kv_len / block_size)`` are not read.
-    slots : int64 Tensor, shape (N,)
-        Where each row's key and value are written: ``block * block_size + offset``.
-    logit_rows : int64 Tensor, shape (R,)
-        The packed rows whose logits are wanted.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    cu: Tensor
-    kv_len: Tensor
-    block_table: Tensor
-    slots: Tensor
-    logit_rows: Tensor
 
 
 @dataclass(slots=True)
@@ -139,6 +114,11 @@ class Model:
         self._sin = torch.from_numpy(np.sin(angles).astype(np.float32)).to(self.device)
         self._scale = config.head_dim**-0.5
 
+    @property
+    def backend(self) -> backend.Backend:
+        """Which kernels serve it: those of its device, unless :func:`adaptive_spec.kernels.backend.use` says other."""
+        return backend.backend_of(self._embedding)
+
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """Return an empty cache of `num_blocks` blocks of `block_size` tokens for this model."""
         c = self.config
@@ -182,21 +162,36 @@ class Model:
         Returns
         -------
         Tensor, shape (R, vocab_size)
-            Float32 logits of ``batch.logit_rows``.
+            Logits of ``batch.logit_rows``; see :meth:`logits`.
+        """
+        return self.logits(self.hidden(batch, cache).index_select(0, batch.logit_rows))
+
+    def hidden(self, batch: PackedBatch, cache: KVCache) -> Tensor:
+        """Run the layers of one pass; what :meth:`logits` reads, a row for each packed row and perhaps some more.
+
+        On a GPU nothing here waits for the device, and every shape follows from the batch's shapes alone, so that
+        the pass can be captured in a CUDA graph.
         """
         x = self._pad(F.embedding(batch.tokens, self._embedding))
-        attention: _CpuAttention | _TorchAttention
-        attention = (
-            _CpuAttention(self, batch, cache, len(x)) if cache.addresses else _TorchAttention(self, batch, cache)
-        )
+        attention = self._attention(batch, cache, len(x))
         hidden, eps = (self.config.hidden_size,), self.config.rms_norm_eps
         for i, layer in enumerate(self._layers):
             qkv = layer.qkv(F.rms_norm(x, hidden, layer.attention_norm, eps))
             x = layer.output.add(attention(i, layer, qkv), x)
             y = F.rms_norm(x, hidden, layer.mlp_norm, eps)
             x = layer.down.add(layer.up.multiply(y, layer.gate.silu(y)), x)
-        x = F.rms_norm(x.index_select(0, batch.logit_rows), hidden, self._final_norm, eps)
-        return self._head(self._pad(x))[: len(batch.logit_rows)].float()
+        return x
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits of rows of :meth:`hidden`, shape (R, hidden_size): float32 on a CPU, else of the model's type."""
+        x = F.rms_norm(rows, (self.config.hidden_size,), self._final_norm, self.config.rms_norm_eps)
+        logits = self._head(self._pad(x))[: len(rows)]
+        return logits.float() if self.device.type == "cpu" else logits
+
+    def _attention(self, batch: PackedBatch, cache: KVCache, rows: int) -> _CpuAttention | KernelAttention:
+        if self.backend == "cpu":
+            return _CpuAttention(self, batch, cache, rows)
+        return KernelAttention(self.config, batch, cache, self._cos, self._sin, self._scale)
 
     def _pad(self, x: Tensor) -> Tensor:
         missing = _FEWEST_ROWS - len(x)
@@ -239,36 +234,6 @@ class _CpuAttention:
         return self._out
 
 
-class _TorchAttention:
-    """One pass's attention in plain torch, for other devices and types."""
-
-    def __init__(self, model: Model, batch: PackedBatch, cache: KVCache) -> None:
-        self._config, self._batch, self._cache, self._scale = model.config, batch, cache, model._scale
-        self._cos = model._cos[batch.positions][:, None]
-        self._sin = model._sin[batch.positions][:, None]
-        self._cu, self._kv_len = batch.cu.tolist(), batch.kv_len.tolist()
-        self._sequences = [b for b in range(len(self._kv_len)) if self._cu[b + 1] > self._cu[b]]
-
-    def __call__(self, i: int, layer: _Layer, qkv: Tensor) -> Tensor:
-        c = self._config
-        heads = qkv.view(len(qkv), -1, c.head_dim)[: len(self._cos)]
-        q, k, v = torch.split(heads, [c.num_heads, c.num_kv_heads, c.num_kv_heads], 1)
-        q, k = self._rotate(q, layer.q_norm), self._rotate(k, layer.k_norm)
-        keys, values = self._cache.k[i], self._cache.v[i]
-        keys.flatten(0, 1).index_copy_(0, self._batch.slots, k)
-        values.flatten(0, 1).index_copy_(0, self._batch.slots, v)
-        out = torch.zeros(len(qkv), c.num_heads, c.head_dim, dtype=qkv.dtype, device=qkv.device)
-        attend_wide(q, keys, values, self._batch.block_table, self._cu, self._kv_len, self._sequences, self._scale, out)
-        return out.flatten(1)
-
-    def _rotate(self, x: Tensor, weight: Tensor) -> Tensor:
-        y = x.float()
-        if len(weight):
-            y = F.rms_norm(y, (y.shape[-1],), weight, self._config.rms_norm_eps)
-        a, b = y.chunk(2, -1)
-        return torch.cat([a * self._cos - b * self._sin, b * self._cos + a * self._sin], -1).to(x.dtype)
-
-
 def load_model(
     source: str | Path, *, dtype: str = "auto", device: str = "cpu", max_model_len: int | None = None
 ) -> tuple[Model, Tokenizer]:
@@ -283,7 +248,7 @@ def load_model(
         ``auto`` (bfloat16 where the file holds 16 bits or fewer a weight and the machine computes it
         natively, else float32), ``float32``, ``bfloat16``, or ``float16`` (not on a CPU).
     device : str
-        ``cpu``, ``cuda``, ``cuda:1`` ...
+        ``cpu``, ``cuda``, ``cuda:1`` ...; one that is not there is refused.
     max_model_len : int, optional
         A shorter limit on a sequence's length than the model's own.
 
@@ -292,9 +257,10 @@ def load_model(
     ModelError
         One line that says what is wrong, where, and what would be right.
     """
+    where = find_device(device)
     checkpoint = read_checkpoint(source, max_model_len=max_model_len)
-    chosen = _choose_dtype(dtype, checkpoint.stored_16bit, torch.device(device).type)
-    model = Model(checkpoint.config, checkpoint.tensors, dtype=chosen, device=device)
+    chosen = _choose_dtype(dtype, checkpoint.stored_16bit, where.type)
+    model = Model(checkpoint.config, checkpoint.tensors, dtype=chosen, device=str(where))
     return model, checkpoint.tokenizer
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_spec.engine.model import PackedBatch
+from adaptive_spec.engine.packed_batch import PackedBatch
 from adaptive_spec.step import IntArray
 
 
@@ -17,7 +17,7 @@ def pack(
     block_table: NDArray[np.int32],
     logit_rows: IntArray,
     block_size: int,
-    device: torch.device,
+    device: torch.device | None = None,
 ) -> PackedBatch:
     """Work out where each row stands and where its keys and values go.
 
@@ -31,18 +31,21 @@ def pack(
         Blocks of each sequence.
     logit_rows : int array, shape (R,)
         Rows whose logits are wanted.
+    device : torch.device, optional
+        Where the batch is wanted; the host if None.
     """
     cu = np.zeros(len(width) + 1, dtype=np.int64)
     np.cumsum(width, out=cu[1:])
     owner = np.repeat(np.arange(len(width)), width)
     positions = np.arange(len(tokens)) + (start - cu[:-1])[owner]
     slots = block_table[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    return PackedBatch(
-        tokens=torch.from_numpy(tokens).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        cu=torch.from_numpy(cu.astype(np.int32)).to(device),
-        kv_len=torch.from_numpy((start + width).astype(np.int32)).to(device),
-        block_table=torch.from_numpy(block_table).to(device),
-        slots=torch.from_numpy(slots).to(device),
-        logit_rows=torch.from_numpy(logit_rows).to(device),
+    batch = PackedBatch(
+        tokens=torch.from_numpy(tokens),
+        positions=torch.from_numpy(positions),
+        cu=torch.from_numpy(cu.astype(np.int32)),
+        kv_len=torch.from_numpy((start + width).astype(np.int32)),
+        block_table=torch.from_numpy(block_table),
+        slots=torch.from_numpy(slots),
+        logit_rows=torch.from_numpy(logit_rows),
     )
+    return batch if device is None else batch.to(device)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_spec.engine.drafters.base import Drafter
+from adaptive_spec.engine.drafters.base import Drafter, ModelDrafter
 from adaptive_spec.engine.kv_cache import KVCache
 from adaptive_spec.engine.model import Model, PackedBatch
 from adaptive_spec.engine.packing import pack
-from adaptive_spec.kernels import noise, ops
+from adaptive_spec.engine.passes import Passes
+from adaptive_spec.engine.sampling_mode import SamplingMode
+from adaptive_spec.engine.text_sampling import TextSampling
+from adaptive_spec.engine.verifier import Verifier
 from adaptive_spec.serving.loop import StepResult
 from adaptive_spec.serving.scheduler import ScheduledStep
 from adaptive_spec.serving.sequence import Sequence as Text
@@ -26,39 +28,11 @@ logger = logging.getLogger(__name__)
 NO_TOKENS = np.zeros(0, dtype=np.int32)
 
 
-@dataclass(slots=True)
-class SamplingRows:
-    """The sampling parameters of a batch as tensors, kept while the batch stays the same."""
-
-    ids: list[int]
-    greedy: bool
-    temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    seed: torch.Tensor
-    sample_index: torch.Tensor
-
-    @classmethod
-    def of(cls, texts: list[Text], device: torch.device) -> SamplingRows:
-        """Collect them; every text's `request` has `sampling_params` and `seed`."""
-        params = [text.request.sampling_params for text in texts]
-        return cls(
-            ids=[text.id for text in texts],
-            greedy=all(p.temperature < noise.GREEDY_TEMPERATURE for p in params),
-            temperature=torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
-            top_k=torch.tensor([p.top_k for p in params], dtype=torch.int32, device=device),
-            top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
-            seed=torch.tensor([text.request.seed for text in texts], dtype=torch.int64, device=device),
-            sample_index=torch.tensor([text.sample_index for text in texts], dtype=torch.int64, device=device),
-        )
-
-
 class ModelRunner:
     """Computes the steps of a :class:`~adaptive_spec.serving.loop.ServingLoop` on a model.
 
-    Verification is in match mode: a draft is accepted when it equals the token that the target emits
-    there, greedily or sampled with noise that depends on the request alone, so the text never depends on
-    the drafts.
+    Except in ratio mode, a draft is accepted when it equals the token that the target emits there, greedily or
+    sampled with noise that depends on the request alone, so the text never depends on the drafts.
 
     A drafter that raises is dropped: the steps go on without drafts.
 
@@ -74,6 +48,11 @@ class ModelRunner:
         Those of the drafter's evidence columns that the controller wants, in its order.
     clock : callable
         Seconds.
+    max_depth, max_num_seqs : int, optional
+        The most drafts of a text, and texts of a step. With both given, what decoding can need is captured now, where
+        the model is on a GPU.
+    sampling : {"match", "coupled", "ratio"}
+        In ratio mode drafts are accepted by the ratio rule, and the drafter must know what it drew them from.
     """
 
     def __init__(
@@ -83,6 +62,9 @@ class ModelRunner:
         drafter: Drafter | None,
         evidence: Sequence[str] = (),
         clock: Callable[[], float] = time.perf_counter,
+        max_depth: int | None = None,
+        max_num_seqs: int | None = None,
+        sampling: SamplingMode = "match",
     ) -> None:
         self.model = model
         self.cache = cache
@@ -93,14 +75,20 @@ class ModelRunner:
             raise ValueError(f"the drafter reports no evidence {missing[0]!r}; it reports {', '.join(known) or 'none'}")
         self._columns = [known.index(name) for name in self.evidence]
         self.clock = clock
+        self.sampling = sampling
         self.fault: str | None = None  # why the drafter was dropped
-        self._sampling: SamplingRows | None = None
+        self.passes = Passes(model, cache, max_depth)
+        if max_num_seqs is not None and max_depth is not None and model.device.type == "cuda":
+            self.passes.prepare(max_num_seqs, 0 if drafter is None else max_depth)
+        self.verifier = Verifier(model.device)
 
     def add(self, text: Text) -> None:
         """Begin a text."""
         if self.drafter is not None:
             try:
                 self.drafter.add(text.id, text.tokens)
+                if isinstance(self.drafter, ModelDrafter):
+                    self.drafter.sample_as(text.id, TextSampling.of(text))
             except Exception as error:
                 self._drop_drafter(error)
 
@@ -117,9 +105,8 @@ class ModelRunner:
         if self.drafter is not None and limit.any():
             ids = [text.id for text in texts]
             try:
-                lag = self.drafter.lag(ids)
                 offer = self.drafter.offer(ids, limit)
-                return offer.count, offer.evidence[:, self._columns], lag
+                return offer.count, offer.evidence[:, self._columns], self.drafter.lag(ids)
             except Exception as error:
                 self._drop_drafter(error)
         return np.zeros(len(texts), dtype=np.int64), np.zeros((len(texts), len(self.evidence))), 0
@@ -130,9 +117,11 @@ class ModelRunner:
         began = self.clock()
         drafted, draft = self._draft(step)
         ready = self.clock()
-        logits = self.model.forward(self._pack(step, drafted, draft), self.cache)
-        tokens, accepted = self._verify(logits, step, drafted, draft)
+        logits = self.passes.forward(self._pack(step, drafted, draft))
+        drawn_from = self._drawn_from(logits, draft) if self.sampling == "ratio" else None
+        tokens, accepted = self.verifier.verify(logits, [*step.decoding, *step.ending], drafted, draft, drawn_from)
         done = self.clock()
+        lag = self.drafter.caught_up if isinstance(self.drafter, ModelDrafter) and len(draft) else 0
         decoded = len(step.decoding)
         if self.drafter is not None:
             self._extend([*step.decoding, *step.ending], tokens)
@@ -144,6 +133,7 @@ class ModelRunner:
             accepted=accepted,
             verify_seconds=done - ready,
             draft_seconds=ready - began,
+            lag=lag,
         )
 
     def _draft(self, step: ScheduledStep) -> tuple[IntArray, NDArray[np.int32]]:
@@ -159,6 +149,13 @@ class ModelRunner:
             except Exception as error:
                 self._drop_drafter(error)
         return np.zeros(len(step.decoding), dtype=np.int64), NO_TOKENS
+
+    def _drawn_from(self, logits: torch.Tensor, draft: NDArray[np.int32]) -> torch.Tensor:
+        """The logits that the drafts were drawn from; none where there are no drafts."""
+        if not len(draft):
+            return logits[:0]
+        assert isinstance(self.drafter, ModelDrafter)  # no other drafter serves ratio mode
+        return self.drafter.draft_logits
 
     def _pack(self, step: ScheduledStep, drafted: IntArray, draft: NDArray[np.int32]) -> PackedBatch:
         """Lay all positions of the pass end to end: each decoding text's last token and drafts, then the chunks."""
@@ -185,52 +182,7 @@ class ModelRunner:
             row[: len(text.blocks)] = text.blocks
         ends = [begin - 1 for begin, chunk in zip(cu[decoded + 1 :].tolist(), chunks, strict=True) if chunk.ends]
         logit_rows = np.concatenate((np.arange(cu[decoded]), np.array(ends, dtype=np.int64)))
-        return pack(tokens, start, width, table, logit_rows, self.cache.block_size, self.model.device)
-
-    def _verify(
-        self, logits: torch.Tensor, step: ScheduledStep, drafted: IntArray, draft: NDArray[np.int32]
-    ) -> tuple[list[list[int]], IntArray]:
-        """Tokens that each decoding text and each ending prefill gains, and the drafts accepted of the former."""
-        texts = [*step.decoding, *step.ending]
-        if not texts:
-            return [], drafted
-        device = logits.device
-        cu = np.zeros(len(texts) + 1, dtype=np.int32)
-        np.cumsum(np.concatenate((drafted + 1, np.ones(len(texts) - len(drafted), dtype=np.int64))), out=cu[1:])
-        position = [text.num_output_tokens for text in texts]
-        self._mask_stops(logits, texts, cu, position)
-        max_depth = int(drafted.max(initial=0))
-        rows = torch.from_numpy(cu).to(device)
-        drafts = torch.from_numpy(np.ascontiguousarray(draft, dtype=np.int32)).to(device)
-        sampling = self._sampling
-        if sampling is None or sampling.ids != [text.id for text in texts]:
-            sampling = self._sampling = SamplingRows.of(texts, device)
-        if sampling.greedy:
-            emitted, count = ops.verify_greedy(logits, rows, drafts, max_depth)
-        else:
-            emitted, count = ops.verify_match(
-                logits,
-                rows,
-                drafts,
-                max_depth,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                seed=sampling.seed,
-                sample_index=sampling.sample_index,
-                position=torch.tensor(position, dtype=torch.int64, device=device),
-            )
-        counts = count.tolist()
-        tokens = [row[:n] for row, n in zip(emitted.tolist(), counts, strict=True)]
-        return tokens, np.array(counts[: len(drafted)], dtype=np.int64) - 1
-
-    def _mask_stops(self, logits: torch.Tensor, texts: list[Text], cu: NDArray[np.int32], position: list[int]) -> None:
-        """Bar each text's stop tokens from the rows that come before its `min_tokens`."""
-        for i, text in enumerate(texts):
-            early = text.min_tokens - position[i]
-            if early > 0 and (stops := text.eos_token_ids | text.stop_token_ids):
-                begin, end = int(cu[i]), int(cu[i + 1])
-                logits[begin : min(begin + early, end), sorted(stops)] = -torch.inf
+        return pack(tokens, start, width, table, logit_rows, self.cache.block_size)
 
     def _extend(self, texts: list[Text], tokens: list[list[int]]) -> None:
         """Tell the drafter what was emitted."""

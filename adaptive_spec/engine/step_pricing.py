@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from adaptive_spec.config import TuningConfig
-from adaptive_spec.cost import ModelGeometry, Profile, StepCost
+from adaptive_spec.cost import DraftCost, ModelGeometry, Profile, StepCost
 from adaptive_spec.deployment import make_cost, wants_cost
+from adaptive_spec.engine.drafters.base import Drafter, ModelDrafter
 from adaptive_spec.engine.measure import measure_profile
 from adaptive_spec.engine.model import Model
 from adaptive_spec.serving.scheduler import Scheduler
@@ -25,8 +26,15 @@ class StepPricing:
         Taken whatever the tuning says.
     clock : callable
         Seconds.
-    profiles : dict of str to Profile, optional
-        What was timed of this model already, by the way to read between the points; filled as more is timed.
+    timed : StepPricing, optional
+        Of another engine on the same model: what was timed by one of them serves both.
+
+    Attributes
+    ----------
+    profiles : dict of str to Profile
+        What was timed of the model, by the way to read between the points.
+    draft_costs : dict
+        What was timed of drafters, by fingerprint and sequences.
     """
 
     def __init__(
@@ -35,21 +43,36 @@ class StepPricing:
         scheduler: Scheduler,
         given: StepCost | None,
         clock: Callable[[], float],
-        profiles: dict[str, Profile] | None = None,
+        timed: StepPricing | None = None,
     ) -> None:
         self.model = model
         self.scheduler = scheduler
         self.given = given
         self.clock = clock
-        self.profiles = {} if profiles is None else profiles
+        self.profiles: dict[str, Profile] = {} if timed is None else timed.profiles
+        self.draft_costs: dict[tuple[str, int], DraftCost] = {} if timed is None else timed.draft_costs
 
-    def make(self, tuning: TuningConfig) -> StepCost | None:
-        """The cost model of a tuning; None if nothing in it has use for one."""
+    def make(self, tuning: TuningConfig, drafter: Drafter) -> StepCost | None:
+        """The cost model of a tuning and a drafter; None if nothing in it has use for one."""
         if self.given is not None:
             return self.given
         if not wants_cost(tuning):
             return None
-        return make_cost(tuning.cost, measure=lambda: self._measure(tuning), geometry=geometry(self.model))
+        return make_cost(
+            tuning.cost,
+            measure=lambda: self._measure(tuning),
+            geometry=geometry(self.model),
+            draft_cost=self._draft_cost(drafter),
+        )
+
+    def _draft_cost(self, drafter: Drafter) -> DraftCost | None:
+        """Time a drafter that runs a model, once; None for the others, whose time doesn't count."""
+        if not isinstance(drafter, ModelDrafter):
+            return None
+        key = (drafter.fingerprint, self.scheduler.max_num_seqs)
+        if key not in self.draft_costs:
+            self.draft_costs[key] = drafter.measure(self.clock)
+        return self.draft_costs[key]
 
     def _measure(self, tuning: TuningConfig) -> Profile:
         """Time this machine's passes, once for each way to read between the points."""
@@ -62,6 +85,7 @@ class StepPricing:
                 block_size=self.scheduler.pool.block_size,
                 interpolation=interpolation,
                 clock=self.clock,
+                max_depth=tuning.max_depth,
             )
         return self.profiles[interpolation]
 

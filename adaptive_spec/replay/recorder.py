@@ -9,7 +9,8 @@ import numpy as np
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.engine.drafters.base import Drafter, TextDrafter
-from adaptive_spec.engine.llm import LLM, Prompt
+from adaptive_spec.engine.llm import LLM
+from adaptive_spec.engine.request_maker import Prompt
 from adaptive_spec.engine.sampling_params import SamplingParams
 from adaptive_spec.kernels.noise import GREEDY_TEMPERATURE
 from adaptive_spec.replay.trace import MAX_DEPTH, Trace, TraceInfo

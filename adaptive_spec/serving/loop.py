@@ -33,6 +33,8 @@ class StepResult:
         Drafts made, judged and kept.
     verify_seconds, draft_seconds : float
         Seconds of the target pass and of drafting; NaN where the runner can't tell.
+    lag : int
+        Positions that the drafter caught up on, beyond one for each sequence.
     """
 
     tokens: list[list[int]]
@@ -42,6 +44,7 @@ class StepResult:
     accepted: IntArray
     verify_seconds: float = NAN
     draft_seconds: float = NAN
+    lag: int = 0
 
 
 class Runner(Protocol):
@@ -56,7 +59,7 @@ class Runner(Protocol):
         ...
 
     def offers(self, sequences: list[Sequence], limit: IntArray, /) -> tuple[IntArray, FloatArray, int]:
-        """Drafts on offer (B,), what is known of them (B, F), and the positions that the drafter lags behind.
+        """Drafts on offer (B,), what is known of them (B, F), and the drafter's lag that the step is charged for.
 
         The evidence columns are the controller's, without ``age``, which stands last if it is wanted.
         """
@@ -183,7 +186,7 @@ class ServingLoop:
             context=context,
             draft_depth=step.draft_depth,
             tokens=_worth(step.decoding, report.emitted) + sum(s.weight for s in report.started),
-            lag=0 if view is None else view.lag,
+            lag=result.lag,
             verify_seconds=result.verify_seconds,
             draft_seconds=result.draft_seconds + offer_seconds,
         )

@@ -57,6 +57,8 @@ def test_the_table_tells_gains_losses_and_what_is_synthetic(
         ([], 2, "give an experiment file, or --trace and --machine"),
         (["nowhere.yaml"], 2, "nowhere.yaml: can't be read"),
         (["{file}", "--steps", "3"], 2, "--steps belongs to a comparison without a file"),
+        (["{file}", "--azure", "a.csv"], 2, "no arrivals in Azure's format that a.csv could stand for"),
+        (["{file}", "--azure", "a.csv", "--azure", "b.csv"], 2, "a second --azure belongs to a comparison without"),
         (["{file}", "--backend", "threads"], 2, "--backend is 'threads'; there are loky, ray, dask"),
         (["{file}", "--jobs", "0"], 2, "--jobs is 0"),
         (["--trace", "t", "--machine", "m", "--concurrency", "many"], 2, "--concurrency is 'many'; give numbers"),

@@ -147,6 +147,30 @@ def test_a_curve_file(curve_file):
     assert profile.draft(np.array([0, 1, 7]), 2).tolist() == pytest.approx([0, 1.5e-3, 1.5e-3])
 
 
+def test_a_curve_file_of_a_sequential_drafter(curve_file):
+    path = curve_file(
+        {
+            "verify_ms_by_tokens": {"1": 2.0, "64": 4.0},
+            "draft_ms_per_depth_by_requests": {"1": 1.0, "5": 3.0},
+            "draft_idle_ms_by_requests": {"1": 0.5, "5": 0.5},
+            "draft_ms_by_requests": {"1": 0.25, "5": 0.25},
+            "draft_ms_per_lag_position": 0.125,
+        }
+    )
+    profile = Profile.from_file(path)
+    assert profile.draft(np.array([0, 1, 4]), 3).tolist() == pytest.approx([0.5e-3, 2.25e-3, 8.25e-3])
+    assert profile.draft(np.array([0, 1]), 1, lag=8).tolist() == pytest.approx([0.5e-3, 2.25e-3])
+    assert Profile.from_dict(profile.to_dict()).draft_cost == profile.draft_cost
+
+
+def test_another_draft_cost_leaves_the_rest_as_it_was():
+    profile = Profile([1, 8, 32], [1.0, 2.0, 1.5], staircase_until=8, context_seconds_per_token=1e-3)
+    other = profile.with_draft_cost(DraftCost.sequential(0.5))
+    assert other.draft(np.array([0, 2]), 1).tolist() == [0.0, 1.0]
+    assert profile.draft(np.array([0, 2]), 1).tolist() == [0.0, 0.0]
+    assert other.with_draft_cost(profile.draft_cost).to_dict() == profile.to_dict()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -157,6 +181,16 @@ def test_a_curve_file(curve_file):
         ({"verify_ms_by_tokens": {"1": -2}}, r"-0.002 seconds at 1 positions"),
         ({"verify_ms_by_tokens": {"1": 2}, "more": 1}, "key 'more' is unknown"),
         ({"verify_ms_by_tokens": {"1": 2}, "draft_ms_by_requests": {"0": 2}}, "at least 1"),
+        ({"verify_ms_by_tokens": {"1": 2}, "draft_ms_per_lag_position": "x"}, "draft_ms_per_lag_position.*'x'"),
+        ({"verify_ms_by_tokens": {"1": 2}, "draft_ms_per_lag_position": -1}, "lag_position is -0.001"),
+        (
+            {
+                "verify_ms_by_tokens": {"1": 2},
+                "draft_ms_by_requests": {"1": 2},
+                "draft_idle_ms_by_requests": {"2": 2},
+            },
+            "'draft_idle_ms_by_requests' must have the numbers of requests",
+        ),
     ],
 )
 def test_a_bad_curve_file_names_file_and_fault(curve_file, content, message):

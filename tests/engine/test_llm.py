@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny_llama import EOS, LETTERS, MAX_LENGTH, make_tiny_llm, write_tiny_llama
+from tiny_llama import EOS, LETTERS, MAX_LENGTH, PLACES, make_tiny_llm, write_tiny_llama
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.engine.measure import measure_profile
@@ -17,9 +17,9 @@ def folder(tmp_path_factory):
     return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module")
-def llm(folder):
-    return make_tiny_llm(folder)
+@pytest.fixture(scope="module", params=PLACES)
+def llm(folder, request):
+    return make_tiny_llm(folder, device=request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -261,7 +261,7 @@ def test_policies_can_be_swapped_but_not_amid_requests(llm):
 
 def test_the_tuning_may_be_a_file_and_may_leave_evidence_out(folder, tmp_path):
     file = tmp_path / "tuning.yaml"
-    file.write_text("max_depth: 4\nacceptance:\n  evidence: [matched_length]\n")
+    file.write_text("max_depth: 4\nguard: {enabled: false}\nacceptance:\n  evidence: [matched_length]\n")
     llm = make_tiny_llm(folder, tuning=file)
     assert llm.controller.max_depth == 4
     assert llm.runner.evidence == ("matched_length",)

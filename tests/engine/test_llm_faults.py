@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_llama import MAX_LENGTH, VOCABULARY, make_tiny_llm, write_tiny_llama
+from tiny_llama import MAX_LENGTH, PLACES, VOCABULARY, make_tiny_llm, write_tiny_llama
 
 from adaptive_spec.engine.drafters import make_drafter
 from adaptive_spec.engine.sampling_params import SamplingParams
@@ -17,9 +17,9 @@ def folder(tmp_path_factory):
     return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module")
-def llm(folder):
-    return make_tiny_llm(folder)
+@pytest.fixture(scope="module", params=PLACES)
+def llm(folder, request):
+    return make_tiny_llm(folder, device=request.param)
 
 
 def drain(llm):
@@ -141,7 +141,7 @@ def test_bad_settings_are_refused(folder, settings, error, message):
 
 def test_a_pass_that_fails_can_be_tried_again(llm, monkeypatch):
     right = llm.generate("abcabc", GREEDY)[0].outputs[0].text
-    forward = llm.model.forward
+    forward = llm.runner.passes.forward
     passes = 0
 
     def failing(*args):
@@ -151,7 +151,7 @@ def test_a_pass_that_fails_can_be_tried_again(llm, monkeypatch):
             raise MemoryError("out of memory")
         return forward(*args)
 
-    monkeypatch.setattr(llm.model, "forward", failing)
+    monkeypatch.setattr(llm.runner.passes, "forward", failing)
     llm.add_request("a", "abcabc", GREEDY)
     text = ""
     failures = 0
@@ -169,7 +169,7 @@ def test_a_pass_that_fails_ends_generate_and_leaves_a_usable_engine(llm, monkeyp
         raise MemoryError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.model, "forward", failing)
+        patch.setattr(llm.runner.passes, "forward", failing)
         with pytest.raises(MemoryError):
             llm.generate(["abc", "hello"], GREEDY)
     assert not llm.has_unfinished

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from tiny_llama import VOCABULARY, write_tiny_llama
+from tiny_llama import PLACES, VOCABULARY, write_tiny_llama
 
 from adaptive_spec.acceptance import AcceptanceModel
 from adaptive_spec.config import TuningConfig
@@ -146,9 +146,10 @@ def reference(folder):
     return llm.generate(*requests())
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_text_is_the_same_whatever_the_depths(engine, folder, reference):
-    llm = make_llm(folder, **ENGINES[engine])
+def test_text_is_the_same_whatever_the_depths(engine, place, folder, reference):
+    llm = make_llm(folder, device=place, **ENGINES[engine])
     prompts, params = requests()
     near_ties = Counter()
     accepted = rejected = preemptions = 0

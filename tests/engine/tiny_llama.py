@@ -7,6 +7,7 @@ import string
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -18,6 +19,11 @@ LETTERS = string.ascii_lowercase[:21] + " .,"
 EOS = len(LETTERS)
 VOCABULARY = len(LETTERS) + 1
 MAX_LENGTH = 256
+# Where the engine's tests run.
+PLACES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+]
 
 
 def write_tiny_llama(folder: Path, seed: int = 0, sharpness: float = 3.0, vocabulary: int = VOCABULARY) -> Path:

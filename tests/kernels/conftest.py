@@ -25,6 +25,7 @@ KERNEL_MODULES = (
     "verify",
     "ratio",
     "attention",
+    "rotary",
     "allocate",
     "accept_stats",
 )

@@ -31,7 +31,9 @@ class Mutant:
     tests: str
 
 
-VERIFY, ATTENTION, DEPTHS, NOISE = (f"test_triton_{part}.py" for part in ("verify", "attention", "depths", "noise"))
+VERIFY, ATTENTION, DEPTHS, NOISE, ROTARY = (
+    f"test_triton_{part}.py" for part in ("verify", "attention", "depths", "noise", "rotary")
+)
 MUTANTS = (
     Mutant(
         "the bound of the noise is half a nat too low",
@@ -159,6 +161,8 @@ MUTANTS = (
         "survival = mean",
         DEPTHS,
     ),
+    Mutant("the second half turns the other way", "rotary.py", "b * cos + a * sin", "b * cos - a * sin", ROTARY),
+    Mutant("keys get the norm of queries", "rotary.py", "mask & (h >= queries)[:, None]", "mask & is_query", ROTARY),
 )
 
 

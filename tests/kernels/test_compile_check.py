@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,11 @@ def test_what_counts_as_a_fault(registers, spills, wide, divisible, fault):
     one = Specialisation("verify", "greedy_kernel", (), (), divisible, ())
     result = Compiled("cuda:90", one.name, 0.0, registers, spills, 0, wide)
     assert compile_check._fault(result, one, "cuda", "90") == fault
+
+
+def test_everything_that_the_engine_launches_is_compiled():
+    script = Path(__file__).parent / "engine_launches.py"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert int(done.stdout.split()[0]) > 40

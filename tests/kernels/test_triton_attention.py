@@ -80,6 +80,26 @@ def test_triton_is_the_definition(device, monkeypatch, name, splits):
     torch.testing.assert_close(got.double(), in_float64(arguments), atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("splits", [1, 4])
+def test_the_padding_of_a_captured_pass_changes_nothing(device, monkeypatch, splits):
+    """Rows that belong to no sequence, and sequences without rows, behind those that are real."""
+    from adaptive_spec.kernels import attention
+
+    monkeypatch.setattr(attention, "splits_of", lambda *_: splits)
+    q, k, v, table, cu, length, scale = problem(4, [3, 1, 6], [20, 40, 0])
+    want = in_float64((q, k, v, table, cu, length, scale))
+    q = torch.cat((q, torch.full((7, *q.shape[1:]), math.nan)))
+    cu = torch.cat((cu, cu[-1:].expand(4)))
+    length = torch.cat((length, length.new_zeros(4)))
+    table = torch.cat((table, torch.full((4, table.shape[1]), -1, dtype=torch.int32)))
+    padded = to(device, (q, k, v, table, cu, length, scale))
+    with pytest.raises(ValueError, match="cu must"):
+        ops.verify_attention(*padded)
+    with backend.use("triton"), backend.inert_rows():
+        got = ops.verify_attention(*padded, max_width=6).cpu()
+    torch.testing.assert_close(got[: len(want)].double(), want, atol=2e-5, rtol=2e-5)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
 def test_half_types(device, dtype, tolerance):
     from adaptive_spec.kernels import attention

@@ -6,13 +6,14 @@ import importlib
 import inspect
 from typing import Any
 
-from adaptive_spec.engine.drafters.base import Drafter, Offer
+from adaptive_spec.engine.drafters.base import Drafter, ModelDrafter, Offer
 
-__all__ = ["Drafter", "Offer", "drafter_class", "drafter_names", "make_drafter"]
+__all__ = ["Drafter", "ModelDrafter", "Offer", "drafter_class", "drafter_names", "make_drafter"]
 
 # Module and class of each; imported on demand, so that a drafter's requirements are only its users'.
 _DRAFTERS = {
     "corpus_ngram": ("adaptive_spec.engine.drafters.corpus_ngram", "CorpusNgram"),
+    "draft_model": ("adaptive_spec.engine.drafters.draft_model", "DraftModel"),
     "none": ("adaptive_spec.engine.drafters.none", "NoDrafter"),
     "prompt_lookup": ("adaptive_spec.engine.drafters.prompt_lookup", "PromptLookup"),
 }
@@ -33,10 +34,13 @@ def drafter_class(name: str) -> type[Drafter]:
 
 
 def make_drafter(name: str, **params: Any) -> Drafter:
-    """Construct a drafter by name; TypeError names the parameters it knows if one is unknown."""
+    """Construct a drafter by name; TypeError names a parameter that is unknown, or missing."""
     cls = drafter_class(name)
-    known = [parameter for parameter in inspect.signature(cls.__init__).parameters if parameter != "self"]
+    known = inspect.signature(cls).parameters
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise TypeError(f"drafter {name!r} has no parameter {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    missing = [each for each in known.values() if each.default is each.empty and each.name not in params]
+    if missing:
+        raise TypeError(f"drafter {name!r} needs its parameter {missing[0].name!r}")
     return cls(**params)

@@ -1,17 +1,24 @@
-"""Drafter, the base of all drafters, and TextDrafter, the base of those whose drafts are a function of the text."""
+"""Drafter, the base of all drafters; TextDrafter, of those that look things up; ModelDrafter, of those that compute."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_spec.cost import DraftCost
 from adaptive_spec.step import FloatArray, IntArray, SequenceId
 from adaptive_spec.suffix import SuffixIndex
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adaptive_spec.engine.sampling_mode import SamplingMode
+    from adaptive_spec.engine.text_sampling import TextSampling
 
 Packed: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -106,8 +113,58 @@ class Drafter(ABC):
         """
 
     def lag(self, ids: Sequence[SequenceId]) -> int:
-        """Positions that the drafter must catch up on before it can draft; 0 for lookups and tables."""
+        """Positions of catching up that the step is charged for, after its :meth:`offer`; 0 for lookups and tables."""
         return 0
+
+
+class ModelDrafter(Drafter):
+    """Drafts by passes of a model of its own, which take time and memory, and may draw.
+
+    The engine calls, besides: :meth:`start` before the first sequence, :meth:`sample_as` after every :meth:`add`.
+
+    Attributes
+    ----------
+    caught_up : int
+        Positions that the last :meth:`draft` caught up on, beyond one for each sequence.
+    """
+
+    caught_up: int = 0
+
+    @property
+    @abstractmethod
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of its KV cache that a token takes."""
+
+    @abstractmethod
+    def start(
+        self, *, num_blocks: int, block_size: int, max_num_seqs: int, vocab_size: int, sampling: SamplingMode
+    ) -> None:
+        """Make ready to serve an engine; sequences of an earlier one are forgotten.
+
+        Parameters
+        ----------
+        num_blocks, block_size : int
+            Size of the KV cache, which is the target's.
+        max_num_seqs : int
+            Sequences that are drafted for at once.
+        vocab_size : int
+            Columns of the target's logits.
+        sampling : {"match", "coupled", "ratio"}
+            How it draws; see :func:`adaptive_spec.engine.sampling_mode.choose_sampling`.
+        """
+
+    @abstractmethod
+    def sample_as(self, id: SequenceId, sampling: TextSampling) -> None:
+        """Say how a sequence's tokens are chosen; KeyError if it is unknown."""
+
+    @property
+    @abstractmethod
+    def draft_logits(self) -> Tensor:
+        """What the last :meth:`draft` drew its tokens from, shape (sum of depth, vocab_size); in ratio mode only."""
+
+    @abstractmethod
+    def measure(self, clock: Callable[[], float]) -> DraftCost:
+        """Time its passes, once it was started and while it has no sequences."""
 
 
 @dataclass(slots=True)
