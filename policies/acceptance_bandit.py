@@ -29,6 +29,7 @@ RECORD_KEPT = 0.995  # of the record, per block
 LEAP = 1.5  # times the positions of any step that was timed: what the next may have
 IN_FLIGHT = 64  # steps remembered while their time is awaited
 BOLDNESS = 0.5  # by which a draw's deviation is shortened
+LITTLE_PREFILL = 0.1  # prompt positions for each decoding sequence, up to which a step's seconds tell of its slots
 GIVEN_UP_AT = 0.05  # log goodput that a block may lie below what is to be had, and 1.5 deviations of noise more
 
 
@@ -56,6 +57,7 @@ class _Awaited:
     decision: Decision
     block: _Block
     expected: float
+    prefill_tokens: int
 
 
 class AcceptanceBandit(DepthPolicy):
@@ -89,8 +91,9 @@ class AcceptanceBandit(DepthPolicy):
 
     The survival that the price is held against is the mean. A draw from its posterior would draft what is
     uncertain now and then, but the controller's ledger pays for that already, and cheap arms do it besides:
-    drawing it too cost 1 to 3 % on replayed traffic. Steps that carry prefills, or that were overruled, are
-    played but not learned from: their seconds say little about the price of a slot. Two steps may be in flight.
+    drawing it too cost 1 to 3 % on replayed traffic. Steps that carry more of a prefill than a tenth of a position
+    for each sequence, or that were overruled, are played but not learned from: their seconds say little about the
+    price of a slot. Two steps may be in flight.
 
     A price says what a position is worth and nothing of how deep to draft: where the drafter is so slow that
     a draft more for anyone costs the whole batch dearly, a fixed depth can beat every price, and
@@ -136,7 +139,7 @@ class AcceptanceBandit(DepthPolicy):
         self.ranking_: dict[int, tuple[FloatArray, FloatArray]] = {}  # by knot: log goodput and deviation
         self._block: _Block | None = None  # being played
         self._timing: _Block | None = None  # being timed
-        self._played: tuple[_Block, float] | None = None
+        self._played: tuple[_Block, float, int] | None = None
         self._awaited: deque[_Awaited] = deque(maxlen=IN_FLIGHT)
 
     def _believe(self) -> None:
@@ -193,9 +196,9 @@ class AcceptanceBandit(DepthPolicy):
             best = np.argsort(-np.where(bought, mean, 0.0), axis=None, kind="stable")[:budget]
             depth = np.bincount(best % sequences, minlength=sequences)
         expected = view.base_tokens + float(mean[position < depth].sum())
-        if view.prefill_tokens == 0 and sequences:
+        if sequences and view.prefill_tokens <= LITTLE_PREFILL * sequences:
             block.planned += 1
-            self._played = (block, expected)
+            self._played = (block, expected, view.prefill_tokens)
         return Allocation(depth, expected_tokens=expected)
 
     def _choose(
@@ -248,7 +251,8 @@ class AcceptanceBandit(DepthPolicy):
         self._awaited.remove(found)
         decision, block = found.decision, found.block
         sequences = len(decision.depth)
-        as_planned = time.sequences == sequences and time.positions <= sequences + int(decision.depth.sum())
+        most = sequences + int(decision.depth.sum()) + found.prefill_tokens
+        as_planned = time.sequences == sequences and time.positions <= most
         if decision.decided_by != "policy" or not as_planned or not time.step_seconds > 0 or block.given_up:
             return self
         if self._timing is not None and self._timing is not block:

@@ -100,7 +100,8 @@ class ComparisonPlan:
         for depth in self.experiment.depths:
             found[fixed(depth).name] = fixed(depth)
         for entry in self.experiment.policies:
-            contestant = find_contestant(entry.name, entry.policy, self.experiment.tuning_of(entry))
+            tuning = self.experiment.tuning_of(entry)
+            contestant = find_contestant(entry.name, entry.policy, tuning, entry.believed)
             found.setdefault(contestant.name, contestant)
         return list(found.values())
 

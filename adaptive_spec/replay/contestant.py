@@ -5,17 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
 
 from adaptive_spec.config import TuningConfig
+from adaptive_spec.controller import Controller
 from adaptive_spec.policy import make_policy, policy_names
 from adaptive_spec.policy_argument import tuning_for
-from adaptive_spec.replay.controllers import BareController, ControllerFactory, TunedController
+from adaptive_spec.replay.controllers import BareController, ControllerFactory, ReplaySetting, TunedController
+from adaptive_spec.replay.machine_file import CurveFile, RooflineFile
 from adaptive_spec.tuning_file import nearest
 
 if TYPE_CHECKING:
     from adaptive_spec.experiments.baselines import Offline
 
+Curve = Annotated[CurveFile | RooflineFile, Field(discriminator="kind")]
 Kind = Literal["ours", "ablation", "peer", "fixed", "yardstick"]
 BY_LOAD = "best-by-load"
 HINDSIGHT = ("clairvoyant", "signal-ceiling", BY_LOAD)
@@ -47,6 +53,13 @@ class Contestant:
         """The depth of a fixed one."""
         return int(self.spec["depth"]) if self.kind == "fixed" else None
 
+    def ablates(self, whole: Contestant) -> bool:
+        """Whether it is an ablation of this policy."""
+        if self.kind != "ablation" or whole.kind != "ours":
+            return False
+        own, other = (contestant.spec["tuning"]["policy"]["name"] for contestant in (self, whole))
+        return bool(own == other)
+
 
 def fixed(depth: int) -> Contestant:
     """One depth for all sequences; 0 is called none."""
@@ -58,7 +71,9 @@ def with_table(contestant: Contestant, table: Sequence[Sequence[int | None]]) ->
     return replace(contestant, spec={**contestant.spec, "table": [list(row) for row in table]})
 
 
-def find_contestant(name: str, argument: str, tuning: TuningConfig) -> Contestant:
+def find_contestant(
+    name: str, argument: str, tuning: TuningConfig, believed: CurveFile | RooflineFile | None = None
+) -> Contestant:
     """Find a policy.
 
     Parameters
@@ -69,6 +84,8 @@ def find_contestant(name: str, argument: str, tuning: TuningConfig) -> Contestan
         A baseline, an ablation, or one of the installed policies with its arguments.
     tuning : TuningConfig
         Settings of ours, and of ablations; its `max_depth` is K.
+    believed : CurveFile or RooflineFile, optional
+        The curve that one of ours takes the machine's for; it then counts as an ablation.
 
     Raises
     ------
@@ -80,6 +97,8 @@ def find_contestant(name: str, argument: str, tuning: TuningConfig) -> Contestan
 
     peers = baselines(tuning.max_depth)
     match = _FIXED.fullmatch(argument)
+    if believed is not None and argument.partition(":")[0] not in policy_names():
+        raise ValueError(f"{name}: believed belongs to a policy of ours, not to {argument!r}; leave it out")
     if argument == "none" or (match and int(match[1]) <= tuning.max_depth):
         found = fixed(int(match[1]) if match else 0)
         return Contestant(name if name != argument else found.name, "fixed", found.spec)
@@ -95,9 +114,10 @@ def find_contestant(name: str, argument: str, tuning: TuningConfig) -> Contestan
     if word not in installed:
         known = [*installed, *(p for p in peers if not p.startswith("fixed-")), "fixed-K", BY_LOAD, *ablations()]
         raise ValueError(f"no policy is called {word!r}{nearest(word, known)}")
-    tuned = tuning_for(argument, tuning)
-    kind = "peer" if word in NOT_ADAPTIVE else "ours"
-    return Contestant(name, kind, {"kind": "tuned", "tuning": _plain(tuned)})
+    spec = {"kind": "tuned", "tuning": _plain(tuning_for(argument, tuning))}
+    if believed is not None:
+        return Contestant(name, "ablation", spec | {"believed": believed.model_dump(mode="json")})
+    return Contestant(name, "peer" if word in NOT_ADAPTIVE else "ours", spec)
 
 
 def _plain(tuning: TuningConfig) -> dict[str, Any]:
@@ -126,4 +146,18 @@ def controller_factory(spec: Mapping[str, Any], offline: Offline) -> ControllerF
         make = baselines(depth)[spec["name"]]
         return BareController(lambda setting: make(offline, setting), depth)
     tuning = TuningConfig.model_validate(spec["tuning"], strict=False)
+    if "believed" in spec:
+        return _Believing(tuning, TypeAdapter(Curve).validate_python(spec["believed"]))
     return ablations()[spec["name"]](tuning) if spec["kind"] == "ablation" else TunedController(tuning)
+
+
+@dataclass(frozen=True)
+class _Believing:
+    """The controller of a tuning that takes every machine's curve for another one; of the draft's cost it knows."""
+
+    tuning: TuningConfig
+    curve: CurveFile | RooflineFile
+
+    def __call__(self, setting: ReplaySetting) -> Controller:
+        believed = self.curve.cost(Path(), setting.machine.draft_cost)
+        return TunedController(self.tuning, believed)(setting)

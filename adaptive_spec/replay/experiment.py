@@ -25,7 +25,7 @@ from adaptive_spec.replay.experiment_entries import (
     entry_problems,
     parse_entries,
 )
-from adaptive_spec.replay.machine_file import RooflineFile
+from adaptive_spec.replay.machine_file import CurveFile, RooflineFile
 from adaptive_spec.tuning_file import InconsistentError, Problem, Section, TuningFile
 
 ALL_FIXED = "all"
@@ -111,11 +111,21 @@ class PolicyEntry(Section):
         As in the list of plain names.
     tuning : mapping
         Keys of a tuning file, which replace those of the experiment's `tuning` section by section.
+    believed : mapping, optional
+        As ``verify`` of a machine: what one of our policies takes every machine's curve for, rightly or not. Its
+        online correction, if it is on, learns from there.
     """
 
     name: str
     policy: str
     tuning: dict[str, Any] = Field(default_factory=dict)
+    believed: Annotated[CurveFile | RooflineFile, Field(discriminator="kind")] | None = None
+
+    @model_validator(mode="after")
+    def _no_file_beside(self) -> PolicyEntry:
+        if isinstance(self.believed, RooflineFile) and isinstance(self.believed.model, str):
+            raise ValueError("believed.model is a path; give {parameters: N}, or a measured curve")
+        return self
 
 
 def _policies(items: Any) -> tuple[PolicyEntry, ...]:
@@ -268,6 +278,16 @@ class Experiment(Section):
             )
         changed["machines"] = tuple(_model_beside(entry, folder) for entry in changed["machines"])
         return self.model_copy(update=changed)
+
+    def with_azure(self, path: Path) -> Experiment:
+        """With this file of arrivals in the place of the one that it names; ValueError if it names none."""
+        arrivals = tuple(
+            entry.model_copy(update={"azure": path}) if isinstance(entry, AzureRequests) else entry
+            for entry in self.arrivals
+        )
+        if not any(isinstance(entry, AzureRequests) for entry in arrivals):
+            raise ValueError(f"{self.title!r} has no arrivals in Azure's format that {path} could stand for")
+        return self.model_copy(update={"arrivals": arrivals})
 
 
 def _model_beside(entry: MachineEntry, folder: Path) -> MachineEntry:

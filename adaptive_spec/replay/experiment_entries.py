@@ -189,7 +189,7 @@ class _MachineChanges(Section):
     Attributes
     ----------
     draft_share, draft_idle_share : float, optional
-        A drafter that takes this share of a pass over one position for each depth; Dr(0) as such a share.
+        A drafter that takes this share of a pass over one position a sequence for each depth; Dr(0) as such a share.
     """
 
     noise: Annotated[float, Field(ge=0.0, le=1.0)] | None = None

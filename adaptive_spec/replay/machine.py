@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adaptive_spec.cost import CurveCost, DraftCost
 from adaptive_spec.replay.block_counter import BlockCounter, ComputedElsewhere
 from adaptive_spec.serving.scheduler import Scheduler
@@ -66,12 +68,22 @@ class Machine:
         return replace(self, cost=cost)
 
     def with_sequential_draft(self, share: float, idle_share: float = 0.0) -> Machine:
-        """The same machine with a drafter that takes `share` of a pass over one position for each depth.
+        """The same machine with a drafter that takes `share` of a pass over one position a sequence for each depth.
 
+        As a small model of the same kind does, which drafts for as many sequences as the target decodes.
         `idle_share` is Dr(0), what a step pays although it drafts nothing.
         """
-        one = float(self.cost.verify_range(1, 1, 0.0, 1)[0])
-        return self.with_draft_cost(DraftCost.sequential(share * one, idle=idle_share * one))
+        doubled = [2**i for i in range(self.max_num_seqs.bit_length())]
+        known = sorted({*doubled, *(3 * n // 2 for n in doubled[1:]), self.max_num_seqs})
+        seconds = self.cost.verify(np.array(known), 0.0, 1)
+        return self.with_draft_cost(
+            DraftCost(
+                tuple(known),
+                idle=tuple((idle_share * seconds).tolist()),
+                start=(0.0,) * len(known),
+                each=tuple((share * seconds).tolist()),
+            )
+        )
 
     def scheduler(self, most_tokens: int) -> Scheduler:
         """A scheduler with this machine's limits, for sequences of at most `most_tokens` tokens."""

@@ -29,7 +29,9 @@ class _Part(BaseModel):
 class CurveFile(_Part):
     """A measured curve: milliseconds of a pass by its positions.
 
-    `interpolation` and `staircase_until` as in :class:`~adaptive_spec.cost.profile.Profile`.
+    `interpolation` and `staircase_until` as in :class:`~adaptive_spec.cost.profile.Profile`, and so are
+    `ms_per_context_token` (for each KV token of a pass) and `ms_per_attention_pair` (for each position and KV token
+    that it attends to), in milliseconds.
     """
 
     kind: Literal["curve"]
@@ -37,6 +39,7 @@ class CurveFile(_Part):
     interpolation: Literal["staircase", "linear"] = "staircase"
     staircase_until: Count | None = None
     ms_per_context_token: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    ms_per_attention_pair: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     def cost(self, folder: Path, draft_cost: DraftCost) -> CurveCost:
         """The cost that it describes."""
@@ -47,6 +50,7 @@ class CurveFile(_Part):
             interpolation=self.interpolation,
             staircase_until=self.staircase_until,
             context_seconds_per_token=self.ms_per_context_token / 1e3,
+            attention_seconds_per_pair=self.ms_per_attention_pair / 1e3,
             draft_cost=draft_cost,
         )
 

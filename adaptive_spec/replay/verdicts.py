@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from adaptive_spec.replay.cell import Cell
 from adaptive_spec.replay.comparison import Finished, metrics_of
 from adaptive_spec.replay.contestant import BY_LOAD, Contestant
 from adaptive_spec.replay.experiment import BootstrapEntry
@@ -42,12 +44,21 @@ class Standing:
         Tokens by text and seed over the seconds that steps took; the same of single users, decoding alone.
     runs : dict of int to dict
         Results by seed.
+    measure : str
+        What policies are ranked by: ``goodput``; or ``tokens_per_second_per_user`` where requests come by themselves,
+        since an open system that keeps up yields what arrives, whatever its policy.
     """
 
     contestant: Contestant
     goodput: Sums
     user: Sums
     runs: dict[int, dict[str, Any]]
+    measure: str = "goodput"
+
+    @property
+    def score(self) -> Sums:
+        """What it is ranked by."""
+        return self.goodput if self.measure == "goodput" else self.user
 
     @property
     def pooled(self) -> RunMetrics:
@@ -80,11 +91,12 @@ class Verdicts:
     runs : list of dict
         One row a cell: names, and what :meth:`RunMetrics.summary` tells.
     gains : list of dict
-        One row for each setting and policy: goodput and its interval, and its ratio to the best fixed depth in
-        hindsight and to no speculation, paired over texts and seeds.
+        One row for each setting and policy: goodput and its interval, and the ratio of what the setting is judged by
+        (``measure``, see :class:`Standing`) to the best fixed depth in hindsight and to no speculation, paired over
+        texts and seeds.
     duels : list of dict
-        One row for each setting, policy of ours and rival (peers, the best fixed depth, none): the ratio, and whether
-        it is a gain, a loss, or no difference within the interval.
+        One row for each setting, policy of ours and rival (peers, ablations, the best fixed depth, none): the ratio,
+        and whether it is a gain, a loss, or no difference within the interval.
     splits : list of dict
         One row for each setting and policy: the gain over the best fixed depth in three parts
         (:mod:`.gain_split`), where ``best-by-load`` took part.
@@ -114,21 +126,23 @@ class Verdicts:
                 "kind": standing.contestant.kind,
                 **_told("goodput", draws.rate(standing.goodput)),
                 **_told("tokens_per_second_per_user", draws.rate(standing.user)),
-                **_told("ratio_to_best_fixed", draws.ratio(standing.goodput, best.goodput)),
+                "measure": standing.measure,
+                **_told("ratio_to_best_fixed", draws.ratio(standing.score, best.score)),
                 "best_fixed": best.contestant.name,
-                **_told("ratio_to_none", draws.ratio(standing.goodput, none.goodput)),
+                **_told("ratio_to_none", draws.ratio(standing.score, none.score)),
                 **{name: standing.mean(name) for name in _MEANS},
             })  # fmt: skip
         ours = [s for s in standings.values() if s.contestant.kind == "ours"]
-        rivals = [s for s in standings.values() if s.contestant.kind == "peer" or s in (best, none)]
+        peers = [s for s in standings.values() if s.contestant.kind == "peer" or s in (best, none)]
         for own in ours:
-            for rival in rivals:
-                ratio = draws.ratio(own.goodput, rival.goodput)
+            for rival in [*peers, *(s for s in standings.values() if s.contestant.ablates(own.contestant))]:
+                ratio = draws.ratio(own.score, rival.score)
                 self.duels.append({
                     **named,
                     "policy": own.contestant.name,
                     "rival": rival.contestant.name,
                     "rival_is_best_fixed": rival is best,
+                    "measure": own.measure,
                     **_told("ratio", ratio),
                     "verdict": "gain" if ratio.over else "loss" if ratio.under else "no difference",
                 })  # fmt: skip
@@ -191,9 +205,9 @@ _MEANS = (
 
 
 def best_fixed_of(standings: Mapping[str, Standing]) -> Standing:
-    """The fixed depth with the highest goodput in hindsight; the shallower of equals."""
+    """The fixed depth with the highest score in hindsight; the shallower of equals."""
     fixed = sorted((s for s in standings.values() if s.contestant.depth is not None), key=_depth)
-    return max(fixed, key=lambda standing: standing.goodput.rate)
+    return max(fixed, key=lambda standing: standing.score.rate)
 
 
 def _depth(standing: Standing) -> int:
@@ -218,8 +232,14 @@ def _standings(finished: Sequence[Finished]) -> dict[SettingKey, dict[str, Stand
                 text_sums(texts, "tokens", "seconds"),
                 text_sums(texts, "decode_tokens", "user_seconds"),
                 runs,
+                _measure(items[0].cell),
             )
     return standings
+
+
+def _measure(cell: Cell) -> str:
+    kind = json.loads(cell.made_from)["arrivals"]["kind"]
+    return "goodput" if kind in ("closed", "switching") else "tokens_per_second_per_user"
 
 
 def _run_row(item: Finished) -> Row:

@@ -163,6 +163,29 @@ def test_steps_that_say_nothing_about_a_slot_are_not_learned_from(odd: dict[str,
     assert not np.array_equal(policy.mean_, before)
 
 
+def test_a_full_machine_where_every_step_carries_a_little_prefill_is_learned_from() -> None:
+    policy = bandit(block=1)
+    for number in range(1, 4):
+        step(policy, number, sequences=64, prefill=6)
+    assert policy.blocks_.sum() == 3
+    step(policy, 4, sequences=64, prefill=7)
+    assert policy.blocks_.sum() == 3
+
+
+def test_a_step_behind_a_cliff_opens_no_larger_one() -> None:
+    """A block that is given up as too slow leaves the largest step where it was."""
+    policy = bandit(block=4)
+    for number in range(1, 60):
+        step(policy, number, sequences=8)
+    largest = policy.largest_
+    number = 60
+    while policy._block is None or not policy._block.given_up:
+        step(policy, number, sequences=8, step_seconds=4.0)
+        number += 1
+        assert number < 80
+    assert policy.largest_ == largest
+
+
 def test_times_are_matched_by_number_and_unknown_ones_ignored() -> None:
     policy = bandit()
     texts = Texts(4, seed=0)

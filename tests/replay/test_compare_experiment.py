@@ -10,6 +10,7 @@ import yaml
 from quick_experiment import data
 
 from adaptive_spec.config import TuningError
+from adaptive_spec.replay.cell import run_cell
 from adaptive_spec.replay.comparison_plan import ComparisonPlan
 from adaptive_spec.replay.experiment import Experiment
 from adaptive_spec.replay.synthetic import SyntheticAcceptance, constant_acceptance
@@ -166,3 +167,52 @@ def test_a_model_file_of_a_machine_counts_by_its_content(tmp_path: Path) -> None
         plan = ComparisonPlan(Experiment.load(path))
         keys.append([cell.key for cell in plan.cells(plan.independent)])
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_file_of_arrivals_is_replaced_by_the_one_that_is_named() -> None:
+    experiment = Experiment.parse(data(arrivals=[{"closed": 2}, {"azure": "a.csv", "time_scale": 0.5}]))
+    changed = experiment.with_azure(Path("mine.csv"))
+    assert changed.arrivals[0] == experiment.arrivals[0]
+    assert changed.arrivals[1].azure == Path("mine.csv")  # type: ignore[union-attr]
+    assert changed.arrivals[1].time_scale == 0.5  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"no arrivals in Azure's format that mine.csv could stand for"):
+        Experiment.parse(data()).with_azure(Path("mine.csv"))
+
+
+def test_a_policy_may_believe_another_curve_than_the_machines() -> None:
+    flat = {"kind": "curve", "ms_by_positions": {"1": 5.0, "4000": 5.0}}
+    entries = [{"name": "all free", "policy": "roofline-budget", "believed": flat}, "roofline-budget"]
+    unguarded = {"guard": {"enabled": False}}
+    plan = ComparisonPlan(Experiment.parse(data(policies=entries, tuning=unguarded)))
+    believing, own = plan.contestants[-2:]
+    assert (believing.kind, own.kind) == ("ablation", "ours")
+    assert believing.ablates(own)
+    assert not own.ablates(believing)
+    load = plan.loads[1]
+    cells = [plan.cell(contestant, plan.traces[0], load, plan.machines[0], 0) for contestant in (believing, own)]
+    assert cells[0].key != cells[1].key
+    depths = [run_cell(cell.made_from, dict(cell.files))["row"]["mean_depth"] for cell in cells]
+    assert depths[0] > depths[1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"policy": "turbospec", "believed": {"kind": "curve", "ms_by_positions": {"1": 5}}}, "belongs to a policy of"),
+        (
+            {"policy": "fixed:2", "believed": {"kind": "roofline", "hardware": "B200", "model": "x"}},
+            "is a path",
+        ),
+        ({"policy": "roofline-budget", "believed": {"kind": "curve"}}, "ms_by_positions"),
+    ],
+)
+def test_a_belief_that_cannot_be_held_is_refused(entry: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        ComparisonPlan(Experiment.parse(data(policies=[{"name": "a", **entry}])))
+
+
+def test_an_ablation_is_one_of_roofline_budget() -> None:
+    plan = ComparisonPlan(Experiment.parse(data(policies=["roofline-budget", "acceptance-bandit", "early-stop"])))
+    ours, bandit, ablation = plan.contestants[-3:]
+    assert ablation.ablates(ours)
+    assert not ablation.ablates(bandit)

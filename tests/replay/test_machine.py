@@ -48,7 +48,8 @@ def test_drafts_cost_what_their_kind_says(tmp_path):
     assert cost({"kind": "parallel", "ms": {"1": 1, "9": 3}, "idle_ms": 0.25}, 5) == pytest.approx([0.25, 2, 2])
     machine = load(tmp_path, CURVE)
     other = machine.with_sequential_draft(0.06, idle_share=0.02)
-    assert other.cost.draft(np.array([0, 1, 3]), 9) * 1e3 == pytest.approx([0.1, 0.3, 0.9])
+    assert other.cost.draft(np.array([0, 1, 3]), 1) * 1e3 == pytest.approx([0.1, 0.3, 0.9])
+    assert other.cost.draft(np.array([0, 1, 3]), 64) * 1e3 == pytest.approx([0.4, 1.2, 3.6])
     assert machine.draft_cost.each == (0.0,)
 
 

@@ -150,6 +150,7 @@ def intervals(view: View, panel: Panel, load: str) -> str:
             parts.append(f'<line class="whisker" x1="{at(row[f"{key}_low"]):.1f}" x2="{at(row[f"{key}_high"]):.1f}" '
                          f'y1="{y:.1f}" y2="{y:.1f}"/>')  # fmt: skip
         parts.append(f'<circle class="dot" cx="{at(row[key]):.1f}" cy="{y:.1f}" r="4"/></g>')
+    judged = "goodput" if rows[0]["measure"] == "goodput" else "tokens/s per user"
     parts.append(f'<text class="title" text-anchor="middle" x="{(left + right) / 2:.0f}" y="{height - 3}">'
-                 f"goodput / {escape(rows[0]['best_fixed'])} (best fixed depth)</text></svg>")  # fmt: skip
+                 f"{judged} / {escape(rows[0]['best_fixed'])} (best fixed depth)</text></svg>")  # fmt: skip
     return "".join(parts)

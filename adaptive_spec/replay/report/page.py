@@ -9,6 +9,7 @@ from adaptive_spec.replay.comparison_folder import ComparisonRecord
 from adaptive_spec.replay.report import detail_figures, load_figures, tables
 from adaptive_spec.replay.report.style import STYLE
 from adaptive_spec.replay.report.view import Panel, View
+from adaptive_spec.replay.verdicts import Row
 
 _WHO = (
     "Thick lines are the policies under test, thin ones peers, dotted ones yardsticks that know more than an engine "
@@ -53,9 +54,10 @@ def _head(view: View) -> str:
         parts.append(f"<p><strong>{escape(view.synthetic_note)}</strong></p>")
     if duels:
         parts.append(
-            f"<p>Of {len(duels)} duels of {_listed(view.ours)} with a peer, with the best fixed depth in hindsight or "
-            f'with none, <strong class="good">{counts["gain"]} are gains</strong>, {counts["no difference"]} show no '
-            f'difference within the interval and <strong class="bad">{counts["loss"]} are losses</strong>.</p>'
+            f"<p>Of {len(duels)} duels of {_listed(view.ours)} with a peer or an ablation, with the best fixed depth "
+            f'in hindsight or with none, <strong class="good">{counts["gain"]} are gains</strong>, '
+            f"{counts['no difference']} show no difference within the interval and "
+            f'<strong class="bad">{counts["loss"]} are losses</strong>.</p>'
         )
     parts.append(
         f'<p class="caption">Every policy met the same texts in the same order on the same machine, under {seeds} '
@@ -115,17 +117,24 @@ def _said_gain(view: View, panel: Panel) -> str:
     return f"Goodput as a multiple of that of the best fixed depth in hindsight. {name}: " + ", ".join(told) + "."
 
 
+def _said_open(row: Row) -> str:
+    told = f"{row['policy']}; {row['mean_sequences']:.1f} sequences decode on average."
+    if row["measure"] == "goodput":
+        return f"Tokens per busy second over those of {told}"
+    return (
+        f"Tokens per second that a request gains while it decodes, over those of {told} While requests don't pile up, "
+        "all policies yield what arrives; what differs is how fast each is served."
+    )
+
+
 def _open_loads(view: View) -> str:
     figures = []
     for panel in view.panels:
         for load in view.open:
             row = view.best(panel, load)
             figures.append(
-                _figure(f"{load}: {panel}", load_figures.intervals(view, panel, load),
-                        f"Tokens per busy second over those of {row['policy']}; {row['mean_sequences']:.1f} sequences "
-                        "decode on average. While requests don't pile up, all policies yield what arrives; what "
-                        "differs is how long the machine works for it.", panel)
-            )  # fmt: skip
+                _figure(f"{load}: {panel}", load_figures.intervals(view, panel, load), _said_open(row), panel)
+            )
         if not view.closed:
             figures.append(_depth(view, panel))
     return _section("Arrivals", "Requests that come by themselves.", figures)

@@ -40,13 +40,15 @@ def losses(view: View) -> str:
 def results(view: View) -> str:
     """Every policy in every setting, to be unfolded."""
     parts = ["<section><h2>All results</h2>"]
+    if view.open:
+        parts.append('<p class="caption">Where requests come by themselves, ratios are of tokens/s per user.</p>')
     head = ["policy", _Number("tokens/s"), _Number(f"x {BEST}"), _Number("x none"), _Number("tokens/s per user"),
             _Number("tokens a step"), _Number("depth"), _Number("off"), _Number("TTFT p95 ms"), _Number("TPOT p95 ms"),
             _Number("kept promises")]  # fmt: skip
     for panel in view.panels:
         for load in view.loads:
             rows = [view.gain(panel, load, name) for name in view.kinds]
-            rows.sort(key=lambda row: -row["goodput"])
+            rows.sort(key=lambda row: -row[row["measure"]])
             cells = [_result(row) for row in rows]
             where = f"{load} at once" if load in view.concurrency else load
             tag = '<span class="tag">synthetic</span>' if panel.synthetic else ""
