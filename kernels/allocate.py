@@ -248,7 +248,7 @@ def allocate(
         depths,
         tokens,
         each,
-        CHUNK=2048,
+        CHUNK=1024,
         num_warps=8,
         **common,
     )
@@ -264,7 +264,7 @@ def allocate(
         depths,
         tokens,
         each,
-        CHUNK=256,
+        CHUNK=128,
         num_warps=8,
         **common,
     )
