@@ -238,10 +238,10 @@ class Guard:
                 return
             if not self._off.steps:
                 self._measuring = CONFIRMING_STEPS
-            # The surer the gain, the rarer the off-steps, as long as they cost a fifth of a percent: off may have
-            # been measured in a slow phase, and what seems to be gained since then is nothing of the kind.
+            # The surer the gain, the rarer the off-steps, until they cost a tenth of a percent: off may have been
+            # measured in a slow phase, and what seems to be gained since then is nothing of the kind.
             sure = y > 0.1 and not self._test.statistic.any() and not self._off.surprised
-            most = max(32, int(512 * (1.0 - math.exp(-y))))
+            most = min(max(32, int(1024 * (1.0 - math.exp(-y)))), 512)
             self._interval = min(self._interval * 2, most) if sure else max(self._interval // 2, 32)
         elif self._trial_test.add(y, variance):
             self._switch(True, y)
