@@ -168,14 +168,14 @@ class Controller:
         cell = self.acceptance.cells(view.evidence)
         estimate = self.acceptance.estimate(view.row, cell)
         pinned = self._pinned(view)
-        if pinned is None:
-            decision = self._decide(view, estimate)
-        else:
-            decision = self._carry(self._decide(view.carrying(pinned), estimate), view, pinned)
+        posed = view if pinned is None else view.carrying(pinned)
+        decision = self._decide(posed, estimate)
+        if pinned is not None:
+            decision = self._carry(decision, view, pinned)
         self._step += 1
         decision.step = self._step
         self._complete(decision, view, estimate)
-        self._in_flight.keep(decision, view, cell)
+        self._in_flight.keep(decision, view, cell, posed, pinned)
         return decision
 
     def revise(self, decision: Decision, view: StepView) -> Decision:
@@ -189,7 +189,8 @@ class Controller:
         ValueError
             If the step is not in flight, or the view's arrays don't fit together.
         """
-        if decision.step not in self._in_flight:
+        pending = self._in_flight.get(decision.step)
+        if pending is None:
             raise ValueError(f"step {decision.step} is not in flight; revise the decision of a planned step")
         view = self._table.resolve(view, self.max_depth)
         cell = self.acceptance.cells(view.evidence)
@@ -206,7 +207,9 @@ class Controller:
             revised.tipping = lowered.tipping
         revised.expected_seconds = NAN
         self._complete(revised, view, estimate)
-        self._in_flight.keep(revised, view, cell)
+        pinned = self._pinned(view)
+        posed = replace(view if pinned is None else view.carrying(pinned), trial=pending.posed.trial)
+        self._in_flight.keep(revised, view, cell, posed, pinned)
         return revised
 
     def _pinned(self, view: StepView) -> IntArray | None:
@@ -229,6 +232,8 @@ class Controller:
                 verdict = self.guard.verdict(view, self.cost, self._goodput)
                 if not verdict.speculate:
                     return self._off(view, verdict.decided_by, verdict.reason)
+                if verdict.trial:
+                    view.trial = True  # of this controller's own view
             decision = self.fallback.decide(self.policy, view, estimate, self.cost)
         if self.explorer is not None and self.cost is not None and decision.decided_by != "fallback":
             decision = self.explorer.deepen(decision, view, estimate, self.cost, self._goodput, needed=broken)
@@ -282,23 +287,14 @@ class Controller:
         if not len(outcome.ids):
             return
         verified, accepted = outcome.verified, outcome.accepted
-        depth = pending.decision.depth[index]
-        most = depth if verified is outcome.drafted else np.minimum(depth, outcome.drafted)
-        if np.count_nonzero((accepted < 0) | (accepted > verified) | (verified > most)):  # far quicker than any()
-            raise ValueError(
-                f"outcome of step {outcome.step} breaks 0 <= accepted <= verified <= min(depth, drafted): "
-                f"accepted {accepted.tolist()}, verified {verified.tolist()}, drafted {outcome.drafted.tolist()}, "
-                f"depth {depth.tolist()}"
-            )
+        outcome.check(pending.decision.depth[index])
         view = pending.view
         changed = self.watchdog is not None and self.watchdog.observe(verified, accepted)
         if changed and self.watchdog is not None and not self.watchdog.tripped:
             self.acceptance.forget()  # what was learned from a broken drafter says nothing of the mended one
         else:
             self.acceptance.observe(view.row[index], pending.cell[index], verified, accepted)
-        assert view.weight is not None  # the table filled it in
-        pending.tokens += float(view.weight[index] @ (accepted + 1))
-        pending.answer(index, len(accepted))
+        pending.answer(index, accepted)
         if type(self.policy).observe is not DepthPolicy.observe:  # else it learns nothing from outcomes
             answered = Outcome(outcome.step, outcome.ids, outcome.drafted, verified, accepted, view.row[index])
             self.fallback.inform(self.policy, answered)
@@ -314,13 +310,14 @@ class Controller:
             return
         pending.timed = True
         if math.isnan(time.tokens) and not pending.waiting:
-            time = replace(time, tokens=pending.tokens + pending.view.sampling_prefills)
+            ended = pending.view.sampling_prefills if time.sampling_prefills is None else time.sampling_prefills
+            time = replace(time, tokens=pending.tokens + ended)
         if time.tokens > 0 and time.step_seconds > 0:
             self._learn_goodput(time)
             if self.ledger is not None:
                 self.ledger.earn(time.tokens)
             if self.guard is not None and self.cost is not None and pending.decision.decided_by != "watchdog":
-                self.guard.observe(time, pending.view, self.cost, pending.decision.draft_depth > 0)
+                self.guard.observe(*pending.as_posed(time), self.cost, pending.speculated)
         self.fallback.inform(self.policy, time)
         self._in_flight.settle(time.step)
 

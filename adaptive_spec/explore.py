@@ -145,7 +145,8 @@ class Explorer:
         used = view.base_positions + int(depth.sum())
         most = max(1, view.sequences // 16)
         curve = cost.verify_range(used, most * int(extra.max()) + 1, view.total_context, view.sequences)
-        draft = cost.draft(np.arange(int(limit.max()) + 1), view.sequences, view.lag)
+        deepest = max(int(limit.max()), decision.draft_depth)
+        draft = cost.draft(np.arange(deepest + 1), view.sequences, view.lag)
         draft = draft - draft[decision.draft_depth]
         weight = np.ones(len(open_)) if view.weight is None else view.weight[open_]
         # What the first extra slot could plausibly bring, less its share of what the probe costs.

@@ -79,7 +79,7 @@ class Fallback:
         if self._benched_steps:
             self._benched_steps -= 1
             return self._decision(view, f"{type(policy).__name__} is benched after {self._in_a_row} faults in a row")
-        return self._ask(policy, view, lambda: policy.decide(view, acceptance, cost))
+        return self._ask(policy, view, acceptance, lambda: policy.decide(view, acceptance, cost))
 
     def revise(
         self, policy: DepthPolicy, view: StepView, acceptance: SurvivalEstimate, cost: StepCost | None
@@ -87,13 +87,15 @@ class Fallback:
         """Ask the policy to lower the depths in `view.limit`; they stand if it fails."""
         if self._benched_steps:
             return self._decision(view, f"{type(policy).__name__} is benched")
-        return self._ask(policy, view, lambda: policy.revise(view, acceptance, cost))
+        return self._ask(policy, view, acceptance, lambda: policy.revise(view, acceptance, cost))
 
-    def _ask(self, policy: DepthPolicy, view: StepView, question: Callable[[], Decision]) -> Decision:
+    def _ask(
+        self, policy: DepthPolicy, view: StepView, acceptance: SurvivalEstimate, question: Callable[[], Decision]
+    ) -> Decision:
         start = self.clock()
         try:
             decision = question()
-            self._check(decision, view)
+            self._check(decision, view, acceptance.mean().shape[1])
             seconds = self.clock() - start
             if seconds > self.time_budget_seconds:
                 raise PolicyFault(
@@ -124,7 +126,7 @@ class Fallback:
         except Exception as error:
             self._count(policy, "observe", f"raised {error!r} in observing")
 
-    def _check(self, decision: Decision, view: StepView) -> None:
+    def _check(self, decision: Decision, view: StepView, max_depth: int) -> None:
         if not isinstance(decision, Decision):
             raise PolicyFault(f"decided {decision!r}, not a Decision", "not a decision")
         depth = decision.depth
@@ -144,10 +146,14 @@ class Fallback:
             i = int(np.argmax(depth > view.limit))
             raise PolicyFault(f"chose depth {depth[i]} over the limit {view.limit[i]} of sequence {i}", "over limit")
         drafts = decision.draft_depth
-        if not isinstance(drafts, (int, np.integer)) or np.count_nonzero(depth > drafts):
+        if not isinstance(drafts, (int, np.integer)) or drafts > max_depth or np.count_nonzero(depth > drafts):
             raise PolicyFault(
-                f"asks for {decision.draft_depth!r} drafts and means to verify {depth.max()}", "draft depth"
+                f"asks for {drafts!r} drafts (of at most {max_depth}) and means to verify {depth.max()}", "draft depth"
             )
+        for expected in (decision.expected_tokens, decision.expected_seconds):
+            if not isinstance(expected, (float, int, np.floating, np.integer)):
+                raise PolicyFault(f"expects {expected!r} tokens or seconds, not a number", "expectation")
+        decision.depth = depth.astype(np.int64)  # a copy: a policy may use its array again
 
     def _count(self, policy: DepthPolicy, kind: str, message: str) -> str:
         name = type(policy).__name__

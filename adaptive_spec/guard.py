@@ -32,6 +32,8 @@ SOON = 8  # speculating steps to an off-step at a load without one, or after one
 LOSS_ALLOWED = 4.0
 STEP_LOSS_ALLOWED = 6.0
 TRIAL_LOSS_ALLOWED = 1.0
+IN_FLIGHT = 8  # trials whose time is awaited
+MOST_PREFILL = 0.95  # of a step's seconds, that are taken for its prefill's
 FIRST_BLOCK = 3  # steps, after which what is believed of off is measured
 
 FIRST_WAIT = 32  # steps from switching off to the first trial
@@ -63,11 +65,16 @@ class SequentialTest:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the guard wants of one step: whether the policy may speculate, and why not otherwise."""
+    """What the guard wants of one step: whether the policy may speculate, if only on trial, and why not otherwise."""
 
     speculate: bool
+    trial: bool = False
     decided_by: str = "policy"
     reason: str = ""
+
+
+def _off(decided_by: str, reason: str) -> Verdict:
+    return Verdict(speculate=False, decided_by=decided_by, reason=reason)
 
 
 class Guard:
@@ -134,7 +141,7 @@ class Guard:
         self._wait = 0  # steps until the next trial block may begin
         self._backoff = 2 * FIRST_WAIT
         self._loss = 0.0  # tokens that a speculating step loses against off, running
-        self._paid = 0.0  # for the trial under way
+        self._paid: deque[float] = deque(maxlen=IN_FLIGHT)  # for the trials under way
         self._measuring = 0  # off-steps in a row that are still to come
         self._asked: tuple[float, StepView, float] | None = None  # by a block: its ratio, last step and off-seconds
         self._changed: deque[float] = deque(maxlen=max_switches_per_minute)
@@ -143,7 +150,7 @@ class Guard:
         """Say whether this step may speculate; `goodput` (tokens per second) prices an off-step."""
         self._off.believe(view, cost)
         if self._measuring:
-            return Verdict(False, "off-step", "the guard makes sure of what a step takes without speculation")
+            return _off("off-step", "the guard makes sure of what a step takes without speculation")
         if self.on:
             if self._since_off >= (self._interval if self._off.knows(view) else SOON):
                 price = max(goodput * self._off.at(view, cost) - view.base_tokens, 0.0)
@@ -151,26 +158,25 @@ class Guard:
                 if math.isfinite(price) and 2 * price <= self.ledger.balance and self.ledger.affords(price):
                     self.ledger.pay(price)
                     self._since_off = 0
-                    return Verdict(False, "off-step", "the guard measures a step without speculation")
+                    return _off("off-step", "the guard measures a step without speculation")
             return Verdict(True)
         self._loss *= LOSS_KEPT  # it was measured in a world that may have changed since
         if self._wait > 0:
             self._wait -= 1
         elif self._may_change(2) and self.ledger.affords(self._loss):
             self.ledger.pay(self._loss)
-            self._paid = self._loss
-            return Verdict(True)
-        return Verdict(False, "guard", "speculation was measured slower than off")
+            self._paid.append(self._loss)
+            return Verdict(True, trial=True)
+        return _off("guard", "speculation was measured slower than off")
 
     def observe(self, time: StepTime, view: StepView, cost: StepCost, speculated: bool) -> None:
         """Learn from the seconds and tokens of a step; `view` is the one that it was planned from."""
         seconds = time.step_seconds
         if not (seconds > 0 and math.isfinite(seconds) and time.tokens > 0) or not view.sequences:
             return
+        paid = self._paid.popleft() if view.trial and self._paid else 0.0
         if not speculated:
-            if self._paid:  # a trial in which the policy itself chose not to
-                self.ledger.pay(-self._paid)
-                self._paid = 0.0
+            self.ledger.pay(-paid)  # of a trial in which the policy itself chose not to
             self._off.observe(view, cost, seconds)
             if self._off.surprised:
                 self._interval = SOON
@@ -183,7 +189,7 @@ class Guard:
         self._since_off += 1
         # What a prefill adds to the step is done whatever is decided, and its token comes anyway. Counted in,
         # it would make a second's loss look small beside the step's seconds.
-        prefill = off * _prefill_share(view, cost)
+        prefill = off * min(cost.prefill_share(view), MOST_PREFILL)
         off_tokens = view.base_tokens - view.sampling_prefills
         tokens = max(time.tokens - view.sampling_prefills, 0.05 * off_tokens)
         slowness = max(seconds - prefill, 0.05 * seconds) / (off - prefill)
@@ -191,10 +197,9 @@ class Guard:
         if self.on:
             self._loss += 0.05 * (loss - self._loss)
         else:  # a trial: pay what it really cost
-            self.ledger.pay(loss - self._paid)
-            self._paid = 0.0
+            self.ledger.pay(loss - paid)
             self._loss += 0.5 * (loss - self._loss)
-        size = (time.positions - view.prefill_tokens) / (view.base_positions - view.prefill_tokens)
+        size = (time.positions - view.prefill_tokens) / view.decode_positions
         self._block.add(slowness, tokens / off_tokens, size, off - prefill, off_tokens)
         steps, lost = len(self._block), self._block.lost
         if steps >= (self._block.steps if self._off.steps else FIRST_BLOCK) or lost > self._patience(steps):
@@ -277,18 +282,6 @@ class Guard:
         """Take over a saved guard."""
         self.on = bool(state["on"])
         self._loss = float(state["loss"])  # type: ignore[arg-type]
-
-
-def _prefill_share(view: StepView, cost: StepCost) -> float:
-    """Share of this step's seconds at depth 0 that its prefill adds."""
-    if not view.prefill_tokens:
-        return 0.0
-    decoding = view.base_positions - view.prefill_tokens
-    without, whole = (
-        float(cost.verify_range(positions, 1, view.total_context, view.sequences)[0])
-        for positions in (decoding, view.base_positions)
-    )
-    return min(max(whole - without, 0.0) / whole, 0.95)
 
 
 class Watchdog:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from adaptive_spec.sequence_table import SequenceTable
-from adaptive_spec.step import BoolArray, Decision, IntArray, Outcome, StepView
+from adaptive_spec.step import BoolArray, Decision, IntArray, Outcome, StepTime, StepView
 
 ALL = slice(None)
 KEPT = 8  # decisions kept at most; engines have two in flight
@@ -28,10 +28,17 @@ class Pending:
         Sequences of which nothing more is to come: their outcome is known, or they were removed.
     unanswered : int
         How many others there are.
+    posed : StepView
+        What the guard and the policy were asked: the view, with the drafts of pinned sequences as positions of the
+        pass.
+    pinned : int array, shape (B,), optional
+        Depth of each pinned sequence, -1 for the others; None if none is pinned.
     timed : bool
         Whether the step's time is known.
     tokens : float
         Worth that the outcomes so far have shown.
+    pinned_tokens : float
+        Worth of the drafts among them that were accepted of pinned sequences.
     """
 
     decision: Decision
@@ -41,18 +48,46 @@ class Pending:
     removed: int
     answered: BoolArray
     unanswered: int
+    posed: StepView
+    pinned: IntArray | None
     timed: bool = False
     tokens: float = 0.0
+    pinned_tokens: float = 0.0
 
     @property
     def waiting(self) -> bool:
         """Whether an outcome is still to come."""
         return self.unanswered > 0
 
-    def answer(self, index: IntArray | slice, count: int) -> None:
+    @property
+    def speculated(self) -> bool:
+        """Whether anything was drafted that no pin asked for."""
+        if self.pinned is None:
+            return self.decision.draft_depth > 0
+        return bool(np.count_nonzero(self.decision.depth[self.pinned < 0]))
+
+    def answer(self, index: IntArray | slice, accepted: IntArray) -> None:
+        """Count what the sequences at these places have brought, and mark them as answered."""
+        weight = self.posed.weight
+        assert weight is not None  # the table filled it in
+        self.tokens += float(weight[index] @ (accepted + 1))
+        if self.pinned is not None:
+            self.pinned_tokens += float((weight[index] * accepted) @ (self.pinned[index] >= 0))
+        self.close(index, len(accepted))
+
+    def close(self, index: IntArray | slice, count: int) -> None:
         """Mark the `count` sequences at these places as answered."""
         self.answered[index] = True
         self.unanswered -= count
+
+    def as_posed(self, time: StepTime) -> tuple[StepTime, StepView]:
+        """The step as the guard can judge it: with what it really carried of prompts, without what pins brought."""
+        view = self.posed
+        prefill = view.prefill_tokens if time.prefill_tokens is None else time.prefill_tokens
+        ended = view.sampling_prefills if time.sampling_prefills is None else time.sampling_prefills
+        if (prefill, ended) != (view.prefill_tokens, view.sampling_prefills):
+            view = replace(view, prefill_tokens=prefill, sampling_prefills=ended)
+        return (replace(time, tokens=time.tokens - self.pinned_tokens) if self.pinned_tokens else time), view
 
 
 class InFlight:
@@ -79,7 +114,9 @@ class InFlight:
         """The decision of a step, None if it isn't kept."""
         return self._pending.get(step)
 
-    def keep(self, decision: Decision, view: StepView, cell: IntArray) -> None:
+    def keep(
+        self, decision: Decision, view: StepView, cell: IntArray, posed: StepView, pinned: IntArray | None
+    ) -> None:
         """Keep a decision, in the place of an earlier one for the same step; the oldest goes if there are too many."""
         sequences = len(view.row)
         self._pending[decision.step] = Pending(
@@ -90,6 +127,8 @@ class InFlight:
             self._table.removed,
             np.zeros(sequences, dtype=bool),
             sequences,
+            posed,
+            pinned,
         )
         if len(self._pending) > KEPT:
             oldest = self._pending.pop(next(iter(self._pending)))
@@ -107,7 +146,7 @@ class InFlight:
         for step, pending in list(self._pending.items()):
             gone = np.flatnonzero((pending.view.row == row) & ~pending.answered)
             if len(gone):
-                pending.answer(gone, len(gone))
+                pending.close(gone, len(gone))
                 self.settle(step)
 
     def match(self, outcome: Outcome, pending: Pending) -> tuple[Outcome, IntArray | slice]:

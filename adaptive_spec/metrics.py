@@ -27,7 +27,7 @@ LABELS = ("model_name", "engine")
 MODES = ("on", "shadow", "off")
 FAULTS = (
     "raised", "slow", "observe", "add", "not a decision", "not an array", "shape", "dtype", "negative depth",
-    "over limit", "draft depth",
+    "over limit", "draft depth", "expectation",
 )  # fmt: skip
 OTHER = "other"
 

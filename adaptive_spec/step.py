@@ -48,6 +48,9 @@ class StepView:
         Positions that the drafter has to catch up on before it can draft (0 for table drafters).
     carried_drafts : int
         Drafts that the pass carries whatever is decided: those of pinned sequences, and of probes.
+    trial : bool
+        Whether speculation is switched off, and this step is to show what it would bring: no step to try things out
+        in. The controller says so.
     """
 
     row: IntArray
@@ -59,6 +62,7 @@ class StepView:
     sampling_prefills: int = 0
     lag: int = 0
     carried_drafts: int = 0
+    trial: bool = False
 
     @property
     def sequences(self) -> int:
@@ -68,7 +72,12 @@ class StepView:
     @property
     def base_positions(self) -> int:
         """Positions that the pass carries anyway: one per decoding sequence, prefill, carried drafts (T0)."""
-        return len(self.row) + self.prefill_tokens + self.carried_drafts
+        return self.decode_positions + self.prefill_tokens
+
+    @property
+    def decode_positions(self) -> int:
+        """Those of them that are no prompt's: one per decoding sequence, carried drafts."""
+        return len(self.row) + self.carried_drafts
 
     @cached_property
     def total_context(self) -> float:
@@ -276,6 +285,21 @@ class Outcome:
     accepted: IntArray
     row: IntArray | None = None
 
+    def check(self, depth: IntArray) -> None:
+        """ValueError if the counts contradict each other or the depths that were decided, shape (B,)."""
+        drafted, verified, accepted = self.drafted, self.verified, self.accepted
+        if len(depth) == 1:  # plain numbers are far quicker
+            if 0 <= accepted.item() <= verified.item() <= min(depth.item(), drafted.item()):
+                return
+        else:
+            most = depth if verified is drafted else np.minimum(depth, drafted)
+            if not np.count_nonzero((accepted < 0) | (accepted > verified) | (verified > most)):  # quicker than any()
+                return
+        raise ValueError(
+            f"outcome of step {self.step} breaks 0 <= accepted <= verified <= min(depth, drafted): accepted "
+            f"{accepted.tolist()}, verified {verified.tolist()}, drafted {drafted.tolist()}, depth {depth.tolist()}"
+        )
+
 
 @dataclass(slots=True)
 class StepTime:
@@ -297,6 +321,8 @@ class StepTime:
         Worth of the tokens that the step yielded, prefills that ended included (NaN: not known).
     lag : int
         Positions that the drafter caught up on.
+    prefill_tokens, sampling_prefills : int, optional
+        Positions of prompts that the pass carried, and prefills that ended in it; None: as in the decision's view.
     verify_seconds, draft_seconds, step_seconds : float
         Seconds; NaN where the engine can't tell.
     """
@@ -308,6 +334,8 @@ class StepTime:
     draft_depth: int
     tokens: float = NAN
     lag: int = 0
+    prefill_tokens: int | None = None
+    sampling_prefills: int | None = None
     verify_seconds: float = NAN
     draft_seconds: float = NAN
     step_seconds: float = NAN

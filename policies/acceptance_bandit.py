@@ -30,6 +30,7 @@ LEAP = 1.5  # times the positions of any step that was timed: what the next may 
 IN_FLIGHT = 64  # steps remembered while their time is awaited
 BOLDNESS = 0.5  # by which a draw's deviation is shortened
 LITTLE_PREFILL = 0.1  # prompt positions for each decoding sequence, up to which a step's seconds tell of its slots
+CALM_BLOCKS = 8  # after a trial that still play what is believed best
 GIVEN_UP_AT = 0.05  # log goodput that a block may lie below what is to be had, and 1.5 deviations of noise more
 
 
@@ -40,6 +41,7 @@ class _Block:
     arm: int
     knot: float  # log2 of the batch size
     to_be_had: float  # log goodput that some arm most likely has at least
+    trial: bool = False
     planned: int = 0
     timed: int = 0
     expected: float = 0.0  # tokens
@@ -85,7 +87,9 @@ class AcceptanceBandit(DepthPolicy):
     learns what an arm's depths cost the drafter. Neighbouring batch sizes are believed to be alike, so one
     that was never seen begins with what its neighbours taught; between powers of two it interpolates. To
     choose, one draw from this belief is taken for granted (Thompson sampling, its deviation halved: the whole
-    of it tries more than it learns): arms that may be best are tried, others soon are not. Old blocks fade. A
+    of it tries more than it learns): arms that may be best are tried, others soon are not. Where the guard has
+    switched speculation off and tries it again, and for some blocks after that, the arm is played that is believed
+    best of those that draft: nothing is drawn. Old blocks fade. A
     surprise is clipped, so that one stalled step ruins no arm; and since a leap may end below a cliff, a step
     gets at most 1.5 times the positions of any step that was timed before and did not fall short.
 
@@ -141,6 +145,7 @@ class AcceptanceBandit(DepthPolicy):
         self._timing: _Block | None = None  # being timed
         self._played: tuple[_Block, float, int] | None = None
         self._awaited: deque[_Awaited] = deque(maxlen=IN_FLIGHT)
+        self._calm = 0  # blocks that are still to be chosen without a draw
 
     def _believe(self) -> None:
         """Set up the belief: for each knot the arms' shapes, the level, the elasticity."""
@@ -186,9 +191,14 @@ class AcceptanceBandit(DepthPolicy):
         largest = max(self.largest_, sequences)
         budget = max(int(LEAP * largest), largest + 1) - sequences
         block = self._block
-        if block is None or block.given_up or block.planned >= self.block or abs(knot - block.knot) > 0.5:
-            arm, to_be_had = self._choose(knot, mean[offered], budget, sequences, float(weight.sum()))
-            block = self._block = _Block(arm, knot, to_be_had)
+        over = block is None or block.given_up or block.planned >= self.block or abs(knot - block.knot) > 0.5
+        if block is None or over or view.trial > block.trial:
+            if view.trial and self._timing is not None:  # no more steps of it are under way
+                self._learn(self._timing)
+                self._timing = None
+            self._calm = CALM_BLOCKS if view.trial else max(self._calm - 1, 0)
+            arm, to_be_had = self._choose(knot, mean[offered], budget, sequences, float(weight.sum()), view.trial)
+            block = self._block = _Block(arm, knot, to_be_had, view.trial)
 
         bought = (mean >= self.prices_[block.arm]) & offered
         depth = bought.sum(axis=0)
@@ -202,7 +212,7 @@ class AcceptanceBandit(DepthPolicy):
         return Allocation(depth, expected_tokens=expected)
 
     def _choose(
-        self, knot: float, offered: FloatArray, budget: int, sequences: int, base_tokens: float
+        self, knot: float, offered: FloatArray, budget: int, sequences: int, base_tokens: float, trial: bool
     ) -> tuple[int, float]:
         """Draw what may be true of every arm's goodput; return the best of the draw, and what is to be had."""
         arms = len(self.prices_)
@@ -232,7 +242,12 @@ class AcceptanceBandit(DepthPolicy):
         self.ranking_[round(knot)] = (goodput, deviation)
         # The level counts for no arm against another, but for whether a measured one falls short.
         known = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
-        arm = int((goodput + BOLDNESS * (spread @ self.rng_.standard_normal(arms))).argmax())
+        if self._calm:
+            # Off is what a trial is held against: it would show nothing.
+            tried = np.where(slots > 0, goodput, -np.inf) if trial and slots.any() else goodput
+            arm = int(tried.argmax())
+        else:
+            arm = int((goodput + BOLDNESS * (spread @ self.rng_.standard_normal(arms))).argmax())
         return arm, float((goodput - known).max())
 
     def _parts(self, knot: float) -> list[tuple[int, float]]:

@@ -97,9 +97,7 @@ class RooflineBudget(DepthPolicy):
         verify = cost.verify_range(view.base_positions, slots + 1, view.total_context, sequences)
         prefill_seconds, first_tokens = 0.0, 0
         if view.prefill_tokens and self.horizon == "step":
-            decoding = view.base_positions - view.prefill_tokens
-            without = cost.verify_range(decoding, 1, view.total_context, sequences)
-            prefill_seconds, first_tokens = max(float(verify[0] - without[0]), 0.0), view.sampling_prefills
+            prefill_seconds, first_tokens = float(verify[0]) * cost.prefill_share(view), view.sampling_prefills
         choice = self._split(
             acceptance,
             weight,

@@ -37,6 +37,9 @@ BAD: dict[str, Callable[[StepView], object]] = {
     "over-limit": lambda view: Allocation(view.limit + 1),
     "shallow-draft": lambda view: Allocation(np.ones(view.sequences, dtype=np.int64), draft_depth=0),
     "nan-draft": lambda view: Allocation(np.ones(view.sequences, dtype=np.int64), draft_depth=float("nan")),  # type: ignore[arg-type]
+    "deep-draft": lambda view: Allocation(np.ones(view.sequences, dtype=np.int64), draft_depth=10**9),
+    "expects-none": lambda view: Allocation(np.ones(view.sequences, dtype=np.int64), expected_tokens=None),  # type: ignore[arg-type]
+    "expects-text": lambda view: Allocation(np.ones(view.sequences, dtype=np.int64), expected_seconds="1"),  # type: ignore[arg-type]
     "scribbles": _scribble,
     "slow": lambda view: Allocation(np.zeros(view.sequences, dtype=np.int64)),
     "observe": lambda view: Allocation(np.minimum(view.limit, 1)),

@@ -39,6 +39,8 @@ class World:
         Acceptance of a sequence's very first step, where it differs.
     stagger : bool
         Whether sequences start at different places of their texts.
+    pinned : int
+        How many of the sequences are pinned to `pinned_depth`: the first.
     """
 
     sequences: int
@@ -48,6 +50,8 @@ class World:
     first_acceptance: float | None = None
     length: int = 200
     stagger: bool = True
+    pinned: int = 0
+    pinned_depth: int = 4
     seed: int = 0
     clock: VirtualClock = field(default_factory=VirtualClock)
 
@@ -66,7 +70,7 @@ class World:
             self.ids[i] = self._next
         else:
             self.ids.append(self._next)
-        controller.add(self._next)
+        controller.add(self._next, pinned_depth=self.pinned_depth if i < self.pinned else None)
         self._next += 1
         self.age[i] = 0
         self.left[i] = self.rng.integers(1, self.length + 1) if mid else self.length

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from adaptive_spec.step import FloatArray, IntArray, StepTime
+from adaptive_spec.step import FloatArray, IntArray, StepTime, StepView
 
 
 class StepCost(ABC):
@@ -52,6 +52,16 @@ class StepCost(ABC):
             It may be a read-only view of a table: copy it before writing into it.
         """
         return self.verify(np.arange(first, first + count, dtype=np.int64), context, sequences)
+
+    def prefill_share(self, view: StepView) -> float:
+        """Share of a pass's seconds at depth 0 that its prefill adds, at least 0 and under 1."""
+        if not view.prefill_tokens:
+            return 0.0
+        without, whole = (
+            float(self.verify_range(positions, 1, view.total_context, view.sequences)[0])
+            for positions in (view.decode_positions, view.base_positions)
+        )
+        return max(1.0 - without / whole, 0.0)
 
     @abstractmethod
     def draft(self, depth: IntArray, sequences: int, lag: int = 0) -> FloatArray:

@@ -145,7 +145,7 @@ class Online(StepCost):
         if not isinstance(curve, dict) or not isinstance(base, dict):
             raise ValueError("'curve' and 'base' of the saved cost must be mappings")
         idle, deeper = numbers(state, "draft_idle", (3,)), numbers(state, "draft_deeper", (3,))
-        fresh = CurveFactor(self.largest_positions, self.noise, self.memory_steps)
+        fresh = CurveFactor(self.largest_positions, self.noise, self.memory_steps, self.local_deviation)
         fresh.restore(curve)
         self.base.restore(base)
         self._curve = fresh

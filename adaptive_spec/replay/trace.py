@@ -255,15 +255,19 @@ class Trace:
 
         Not the mean of 1 + L[p] over all positions: a long run has many positions, of which a deep draft visits one.
         """
-        deepest = self.max_depth if depth is None else depth
+        steps = len(self.visited(self.max_depth if depth is None else depth))
+        return float((self.output_tokens - 1).sum() / steps) if steps else float("nan")
+
+    def visited(self, depth: int) -> IntArray:
+        """The positions at which a fixed depth has its steps, as indices of `run` and `offered`."""
         position, output = np.ones(len(self), dtype=np.int64), self.output_tokens
-        steps = 0
+        seen: list[IntArray] = []
         while len(live := np.flatnonzero(position < output)):
-            steps += len(live)
-            most = np.minimum(deepest, output[live] - position[live] - 1)
-            run = self.run[self.start[live] + position[live] - 1]
-            position[live] += np.minimum(run, most) + 1
-        return float((output - 1).sum() / steps) if steps else float("nan")
+            here = self.start[live] + position[live] - 1
+            seen.append(here)
+            most = np.minimum(depth, output[live] - position[live] - 1)
+            position[live] += np.minimum(self.run[here], most) + 1
+        return np.concatenate(seen) if seen else np.zeros(0, dtype=np.int64)
 
     def describe(self) -> str:
         """Say in one line what the trace is; a synthetic one is called so."""

@@ -116,8 +116,9 @@ def tune(
 ) -> Schedule:
     """Run vLLM's tuning on traces and a cost curve, in the place of its benchmark server.
 
-    The acceptance length at depth k counts positions without a draft as 1, and the time at depth k the drafts
-    that are really there, as measured lengths and times would.
+    Acceptance length and time at depth k are those that serving every sequence at depth k would measure: of the
+    positions that it visits, with the drafts that are on offer there, those without one included. The time of a batch
+    is the mean over what its sequences may have on offer at once.
 
     Parameters
     ----------
@@ -133,11 +134,19 @@ def tune(
         KV tokens of a sequence.
     """
     depths = np.arange(max_depth + 1)
-    length = 1.0 + np.minimum(trace.run, depths[:, None]).mean(axis=1)
-    drafted = np.minimum(trace.offered, depths[:, None]).mean(axis=1)
-    seconds: dict[int, dict[int, float]] = {}
-    for batch in sorted(set(batch_sizes)):
-        positions = np.rint(batch * (1.0 + drafted)).astype(np.int64)
-        total = cost.verify(positions, context * batch, batch) + cost.draft(depths, batch)
-        seconds[batch] = dict(enumerate(total.tolist()))
+    length = np.array([trace.acceptance_length(depth) for depth in depths.tolist()])
+    seconds: dict[int, dict[int, float]] = {batch: {} for batch in sorted(set(batch_sizes))}
+    for depth in depths.tolist():
+        drafts = np.minimum(trace.offered[trace.visited(depth)], depth)
+        each = np.bincount(drafts, minlength=depth + 1) / max(len(drafts), 1)
+        for batch, own in seconds.items():
+            chance = _of_sum(each, batch)
+            verify = cost.verify(batch + np.arange(len(chance)), context * batch, batch)
+            own[depth] = float(chance @ verify) + float(cost.draft(depths[[depth]], batch)[0])
     return goodput_table(length, seconds, max(batch_sizes))
+
+
+def _of_sum(chance: FloatArray, count: int) -> FloatArray:
+    """The chances of the sum of `count` independent numbers, each of which is 0, 1, ... with these chances."""
+    size = count * (len(chance) - 1) + 1
+    return np.maximum(np.fft.irfft(np.fft.rfft(chance, size) ** count, size), 0.0)

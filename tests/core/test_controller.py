@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,18 @@ def test_contradicting_outcomes_are_refused_and_teach_nothing() -> None:
                 Outcome(decision.step, ["a"], np.array([drafted]), np.array([verified]), np.array([accepted]))
             )
     controller.observe(outcome(decision, ["a"], 2))
+
+
+@given(counts=st.lists(st.tuples(*[st.integers(-1, 5)] * 4), min_size=1, max_size=3), shared=st.booleans())
+def test_an_outcome_knows_whether_its_counts_go_together(counts, shared) -> None:
+    """One sequence and several, with an array of its own for the drafts made, or the one of those judged."""
+    depth, drafted, verified, accepted = np.array(counts).T
+    if shared:
+        drafted = verified
+    right = bool(np.all((accepted >= 0) & (accepted <= verified) & (verified <= np.minimum(depth, drafted))))
+    answer = Outcome(1, ["a"] * len(counts), drafted, verified, accepted)
+    with nullcontext() if right else pytest.raises(ValueError, match="outcome of step 1 breaks"):
+        answer.check(depth)
 
 
 def test_a_view_that_does_not_fit_together_is_refused() -> None:

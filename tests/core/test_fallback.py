@@ -12,7 +12,12 @@ from world import VirtualClock, World
 from adaptive_spec.acceptance import AcceptanceModel
 from adaptive_spec.controller import Controller
 from adaptive_spec.cost import Profile
+from adaptive_spec.explore import Ledger
 from adaptive_spec.fallback import Fallback
+from adaptive_spec.guard import Guard
+from adaptive_spec.policy import Allocation, DepthPolicy
+from adaptive_spec.step import StepView
+from adaptive_spec.step_counts import StepCounts
 
 K = 4
 CURVE = Profile([1, 8, 64], [1.0, 1.1, 4.0], interpolation="linear")
@@ -22,6 +27,52 @@ def controller(policy: BadPolicy, clock: VirtualClock, **settings) -> Controller
     fallback = Fallback(clock=clock, **{"depth": 2, "bench_after_faults": 3, "retry_after_steps": 10, **settings})
     policy.clock = clock
     return Controller(policy, AcceptanceModel(K), cost=CURVE, fallback=fallback, clock=clock)
+
+
+class Exploring(BadPolicy):
+    explores = True
+
+
+@pytest.mark.parametrize("kind", sorted(BAD))
+def test_a_bad_policy_is_explored_around(kind: str) -> None:
+    """Probes, guard and counts work with what the fallback has let through."""
+    world = World(5, CURVE, np.full(K, 0.7), length=20)
+    policy = Exploring(kind, every=2)
+    policy.clock = world.clock
+    ledger = Ledger(share=0.2)
+    controller = Controller(
+        policy, AcceptanceModel(K), cost=CURVE, ledger=ledger, guard=Guard(ledger, clock=world.clock),
+        fallback=Fallback(depth=2, bench_after_faults=1000, clock=world.clock), clock=world.clock,
+    )  # fmt: skip
+    counts = StepCounts(K)
+    for decision in world.run(controller, 400):
+        assert (decision.depth >= 0).all()
+        assert decision.depth.max() <= decision.draft_depth <= K
+        counts.count_decision(decision, 0.0)
+    assert controller.fallback.faults.total() > 50
+
+
+def test_depths_of_any_kind_of_integer_are_taken_over_as_a_copy() -> None:
+    class Reusing(DepthPolicy):
+        needs_cost = False
+
+        def _decide(self, view, acceptance, cost):
+            self.kept[:] = np.minimum(view.limit, self.depth)
+            return Allocation(self.kept)
+
+    for dtype in (np.uint64, np.int8, np.int64):
+        policy = Reusing()
+        policy.kept, policy.depth = np.zeros(3, dtype=dtype), 3
+        controller = Controller(policy, AcceptanceModel(K), cost=CURVE)
+        rows = np.array([controller.add(i) for i in range(3)])
+        view = StepView(rows, np.full(3, K), rows, np.zeros((3, 0)))
+        first = controller.plan(view)
+        policy.depth = 1
+        second = controller.plan(view)
+        assert first.depth.tolist() == [3, 3, 3]
+        assert second.depth.tolist() == [1, 1, 1]
+        assert first.depth.dtype == np.int64
+        assert not controller.fallback.faults
 
 
 @pytest.mark.parametrize("kind", sorted(BAD))

@@ -12,6 +12,7 @@ from adaptive_spec.cost import Online, Profile
 from adaptive_spec.explore import Ledger
 from adaptive_spec.guard import Guard, SequentialTest, Watchdog
 from adaptive_spec.policy import Allocation, DepthPolicy, make_policy
+from adaptive_spec.step import StepTime, StepView
 
 K = 8
 CPU = Profile([1, 8, 16, 32, 64, 128, 1152], [36, 41, 50, 67, 114, 199, 1633], interpolation="linear")
@@ -101,6 +102,70 @@ def test_speculation_comes_back_when_it_pays_again() -> None:
     world.acceptance = np.full(K, 0.9)
     world.run(controller, 4000)
     assert controller.guard.on
+
+
+def test_the_policy_is_told_of_a_trial() -> None:
+    """And of trials alone, whatever a view that comes in says."""
+    seen: list[tuple[bool, bool]] = []
+
+    class Watching(Greedy):
+        def _decide(self, view, acceptance, cost):
+            assert controller.guard is not None
+            seen.append((view.trial, controller.guard.on))
+            return super()._decide(view, acceptance, cost)
+
+    world = World(8, STEEP, np.full(K, 0.1))
+    controller = guarded(Watching(), world)
+    controller.watchdog = None
+    world.run(controller, 1000)
+    assert {trial for trial, _ in seen} == {True, False}
+    assert all(trial != on for trial, on in seen)
+
+
+@pytest.mark.parametrize("pinned", [1, 3])
+def test_pinned_sequences_do_not_stop_the_others(pinned: int) -> None:
+    """Their drafts are there on off-steps too: those are off-steps all the same."""
+    world = World(4, CPU, np.full(K, 0.8), pinned=pinned)
+    controller = guarded(Greedy(), world)
+    decisions = world.run(controller, 2000)
+    assert controller.guard is not None
+    assert controller.guard.on
+    assert controller.guard.switches == 0
+    off = [d for d in decisions if d.decided_by == "off-step"]
+    assert 0 < len(off) < 60
+    assert all((d.depth[pinned:] == 0).all() for d in off)
+    assert np.mean([d.depth[pinned:].mean() for d in decisions]) > 4
+
+
+def test_what_pinned_drafts_bring_is_no_gain_of_speculation() -> None:
+    """Half of the sequences are pinned and accepted at .9, on a machine where every position has its price."""
+    world = World(8, STEEP, np.full(K, 0.9), pinned=4)
+    controller = guarded(Greedy(), world)
+    world.run(controller, 300)
+    world.acceptance = np.full(K, 0.2)  # for all; the pins stay
+    decisions = world.run(controller, 3000)
+    assert np.mean([d.depth[4:].any() for d in decisions[500:]]) < 0.1
+    assert controller.ledger is not None
+    assert controller.ledger.balance > -50
+
+
+def test_trials_in_flight_are_each_paid_once() -> None:
+    """Two steps are decided before the first one's time is known: the ledger pays what both really cost."""
+    ledger = Ledger()
+    guard = Guard(ledger, clock=lambda: 0.0)
+    guard.on, guard._loss = False, 2.0
+    ledger.balance = 100.0
+    rows = np.arange(4)
+    empty = np.zeros(4, dtype=np.int64)
+    posed = [StepView(rows, empty + 8, empty, np.zeros((4, 0)), np.ones(4), trial=True) for _ in range(2)]
+    for view in posed:
+        verdict = guard.verdict(view, CPU, 100.0)
+        assert verdict.speculate
+        assert verdict.trial
+    off = float(CPU.verify_range(4, 1, 0.0, 4)[0])
+    for number, view in enumerate(posed):
+        guard.observe(StepTime(number, 12, 4, 0, 2, tokens=8.0, step_seconds=3 * off), view, CPU, True)
+    assert ledger.balance == pytest.approx(100.0 - 2 * (3 * 4.0 - 8.0))
 
 
 def test_a_swinging_load_changes_the_state_at_most_six_times_a_minute() -> None:

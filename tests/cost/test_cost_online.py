@@ -251,23 +251,25 @@ def test_times_that_say_nothing_teach_nothing(time):
     assert online.observed == online.held == 0
 
 
-def test_state_round_trip_and_the_same_future():
+@pytest.mark.parametrize("settings", [{}, {"local_deviation": 0.15, "noise": 0.02, "memory_steps": 300}])
+def test_state_round_trip_and_the_same_future(settings):
     rng = np.random.default_rng(9)
     draft = DraftCost.sequential(1e-3)
     true = kinked(192, 3)
-    online = teach(Online(Curve(kinked(64, 1), draft)), true, mixed_loads(rng, 203), rng, 0.05)
+    online = teach(Online(Curve(kinked(64, 1), draft), **settings), true, mixed_loads(rng, 203), rng, 0.05)
     online.observe(pass_of(8, 5e-3, draft_depth=3, draft_seconds=5e-3))
     saved = {
         key: {k: np.asarray(v).tolist() for k, v in value.items()} if isinstance(value, dict) else value
         for key, value in online.state().items()
     }
-    again = Online(Curve(kinked(64, 1), draft))
+    again = Online(Curve(kinked(64, 1), draft), **settings)
     again.restore(json.loads(json.dumps(saved)))
     loads = mixed_loads(rng, 100)
     for cost in (online, again):
         teach(cost, true, loads, np.random.default_rng(1), 0.05)
     np.testing.assert_array_equal(online.verify_range(1, 600, 0.0, 1), again.verify_range(1, 600, 0.0, 1))
     np.testing.assert_array_equal(online.draft(np.arange(5), 2), again.draft(np.arange(5), 2))
+    np.testing.assert_array_equal(online.deviation(np.arange(1, 600)), again.deviation(np.arange(1, 600)))
     assert again.observed == online.observed
 
 

@@ -1,6 +1,7 @@
 """Measured profiles: staircases, dips and cliffs as measured, timing of real passes, files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_spec.cost import DraftCost, Profile
+from adaptive_spec.step import StepView
 
 POINTS = ([1, 4, 8, 16], [1.0, 3.0, 2.0, 4.0])
 
@@ -22,6 +24,15 @@ def test_a_staircase_pads_to_the_next_measured_point_and_keeps_dips():
 
 def test_linear_goes_straight():
     assert at(Profile(*POINTS, interpolation="linear"), 1, 2, 4, 6, 12) == pytest.approx([1, 5 / 3, 3, 2.5, 3])
+
+
+def test_the_share_of_a_prefill_is_what_it_adds_at_depth_0():
+    empty = np.zeros(4, dtype=np.int64)
+    view = StepView(empty, empty, empty, np.zeros((4, 0)), prefill_tokens=12, carried_drafts=4)
+    linear, staircase = Profile(*POINTS, interpolation="linear"), Profile([1, 8, 20], [1.0, 2.0, 1.0])
+    assert linear.prefill_share(view) == pytest.approx((5.0 - 2.0) / 5.0)  # from 8 to 20 positions
+    assert linear.prefill_share(replace(view, prefill_tokens=0)) == 0.0
+    assert staircase.prefill_share(view) == 0.0  # a dip: prompts cost nothing there
 
 
 def test_below_the_first_point_it_is_level():

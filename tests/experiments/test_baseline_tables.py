@@ -60,18 +60,27 @@ def test_dynamic_sd_table_by_hand() -> None:
 
 
 def test_dynamic_sd_is_tuned_on_what_drafts_really_cost() -> None:
-    # Runs 2, 0, 1, 0 of 2, 0, 2, 0 drafts. Tokens a step: 1, 1 + (1+0+1+0)/4 = 1.5, 1 + (2+0+1+0)/4 = 1.75.
-    # Drafts a sequence: 0, 2/4 = .5, 4/4 = 1.
-    # 2 sequences: 2, 3, 4 positions take 10, 11, 12 ms: .1, .136, .146 a ms: depth 2.
-    # 4 sequences: 4, 6, 8 positions take 12, 30, 32 ms: .0833, .05, .0547 a ms: depth 0.
-    trace = traced([[2, 0, 1, 0]], [[2, 0, 2, 0]])
-    # (7 positions, which 4 sequences would have if only accepted drafts cost, take 13 ms.)
-    cost = curve([10, 10, 11, 12, 20, 30, 13, 32])
-    assert tune(trace, cost, 2, (2,)) == [(1, 2, 2)]
-    # Batch 3 lies between: 11, 20.5, 22 ms: .0909, .0732, .0795: depth 0.
-    assert tune(trace, cost, 2, (2, 4)) == [(1, 2, 2), (3, 4, 0)]
-    # A drafter that takes 5 ms a token: 10, 16, 22 ms for 2 sequences: .1, .09375, .0795: depth 0.
-    assert tune(trace, curve([10, 10, 11, 12], DraftCost.sequential(5e-3)), 2, (2,)) == [(1, 2, 0)]
+    # Runs 1, 0, 1, 0 with 2 drafts on offer. Depths 1 and 2 visit the first and the third: 2 tokens a step.
+    # 2 sequences: 2, 4, 6 positions take 10, 16, 20 ms: .1, .125, .1 a ms: depth 1.
+    # (The mean over all positions would be 1.5 tokens a step: .1, .094, .075, and depth 0.)
+    # 4 sequences: 4, 8, 12 positions take 16, 36, 40 ms: .0625, .0556, .05: depth 0.
+    trace = traced([[1, 0, 1, 0]], [[2, 2, 2, 2]])
+    cost = curve([10, 10, 11, 16, 18, 20, 30, 36, 37, 38, 39, 40])
+    assert tune(trace, cost, 2, (2,)) == [(1, 2, 1)]
+    # Batch 3 lies between: 13, 26, 30 ms: .0769, .0769, .0667: the shallower of equals.
+    assert tune(trace, cost, 2, (2, 4)) == [(1, 2, 1), (3, 4, 0)]
+    # A drafter that takes 5 ms a token: 10, 21, 30 ms for 2 sequences: .1, .0952, .0667: depth 0.
+    assert tune(trace, curve([10, 10, 11, 16, 18, 20], DraftCost.sequential(5e-3)), 2, (2,)) == [(1, 2, 0)]
+
+
+def test_dynamic_sd_is_tuned_on_steps_of_sequences_with_and_without_drafts() -> None:
+    # Depth 2 visits a position with 2 drafts on offer, both accepted, and one with none: 2 tokens a step. 2 sequences
+    # have 2, 4 or 6 positions, with chances 1/4, 1/2, 1/4: 10, 10, 36 ms, 16.5 in the mean, or 22.5 if it is 60.
+    # Depth 1 visits one with a draft and two without: 4/3 tokens. 2, 3 or 4 positions, 4/9, 4/9, 1/9: 12.67 ms.
+    # Tokens a ms: .1 of depth 0, .105 of depth 1, and of depth 2 .121, or .089. (It would be .2 at 4 positions.)
+    trace = traced([[2, 0, 0, 0]], [[2, 2, 0, 0]])
+    assert tune(trace, curve([10, 10, 16, 10, 10, 36]), 2, (2,)) == [(1, 2, 2)]
+    assert tune(trace, curve([10, 10, 16, 10, 10, 60]), 2, (2,)) == [(1, 2, 1)]
 
 
 def test_trtllm_schedule_serves_up_to_each_key_and_nothing_beyond() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -107,6 +109,46 @@ def test_a_neighbouring_batch_size_begins_with_what_was_learned() -> None:
     new = np.abs(np.log(first_choices(bandit())) - best)
     taught = np.abs(np.log(first_choices(trained)) - best)
     assert np.mean(taught) < 0.5 * np.mean(new)
+
+
+def test_a_trial_plays_what_is_believed_best() -> None:
+    """Whatever a draw would say: the guard has speculation off, and wants to know what it would bring."""
+    taught = bandit()
+    goodput(taught, CPU, 16, 20, seed=0)
+    arms: dict[bool, set[int]] = {True: set(), False: set()}
+    for trial, seed in itertools.product((True, False), range(20)):
+        policy, texts = copy.deepcopy(taught), Texts(16, seed=1)
+        policy.rng_ = np.random.default_rng(seed)
+        policy._block = None
+        policy.decide(dataclasses.replace(texts.next(), trial=trial), texts, None)
+        arms[trial].add(policy._block.arm)
+    goodputs, _ = policy.ranking_[4]
+    assert arms[True] == {int(goodputs[:-1].argmax())}
+    assert len(arms[False]) > 1
+
+
+def test_a_trial_drafts_though_off_is_believed_best() -> None:
+    """Otherwise it would be no trial, and nothing but off would ever be learned."""
+    steep = Curve({1: 3.0, 2: 6.0})
+    policy = bandit()
+    goodput(policy, steep, 16, 400, seed=0)
+    texts = Texts(16, seed=1)
+    policy._block = None
+    decision = policy.decide(dataclasses.replace(texts.next(), trial=True), texts, None)
+    assert policy.ranking_[4][0].argmax() == len(policy.prices_) - 1
+    assert decision.depth.any()
+
+
+def test_a_block_that_was_begun_before_the_trial_is_no_part_of_it() -> None:
+    policy, texts = bandit(), Texts(16, seed=1)
+    view = texts.next()
+    policy.decide(view, texts, None)
+    begun = policy._block
+    policy.decide(dataclasses.replace(view, trial=True), texts, None)
+    assert policy._block is not begun
+    tried = policy._block
+    policy.decide(dataclasses.replace(view, trial=True), texts, None)
+    assert policy._block is tried
 
 
 def test_is_deterministic_given_its_seed() -> None:
