@@ -133,7 +133,7 @@ def test_a_trial_drafts_though_off_is_believed_best() -> None:
     policy = bandit()
     goodput(policy, steep, 16, 400, seed=0)
     texts = Texts(16, seed=1)
-    policy._block = None
+    policy._block = policy._timing = None
     decision = policy.decide(dataclasses.replace(texts.next(), trial=True), texts, None)
     assert policy.ranking_[4][0].argmax() == len(policy.prices_) - 1
     assert decision.depth.any()
