@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -119,14 +120,16 @@ def make_request(
     *,
     block_size: int = 16,
     extra_args: dict[str, Any] | None = None,
+    session: bool = False,
 ) -> Request:
-    """A greedy request that ends at `max_tokens`, or at token 0."""
+    """A greedy request that ends at `max_tokens`, or at token 0; a session awaits its next prompt then."""
     return Request(
         request_id=request_id,
-        prompt_token_ids=prompt,
+        prompt_token_ids=prompt.copy(),  # a session's grows
         sampling_params=_params(max_tokens, extra_args),
         pooling_params=None,
         block_hasher=get_request_block_hasher(block_size, sha256),
+        **({"resumable": True} if session else {}),
     )
 
 
@@ -156,6 +159,8 @@ class SteppedScheduler:
         Sums of vLLM's own ``SpecDecodingStats``.
     grammar : callable, optional
         Takes a request's id and a number of drafts, and returns how many of them a grammar lets through.
+    shuffle : random.Random, optional
+        Brings the results in another order than the scheduler's, as a worker's batch may have them.
     outputs : list of EngineCoreOutput
         All that were handed out.
     emitted : dict of str to int
@@ -175,6 +180,7 @@ class SteppedScheduler:
         self.asynchronous = bool(scheduler.vllm_config.scheduler_config.async_scheduling)
         self.queue: deque[tuple[Any, ModelRunnerOutput]] = deque()
         self.stop: Callable[[str], bool] = lambda _: False
+        self.shuffle: random.Random | None = None
         self.drafted = self.accepted = 0  # by vLLM's own statistics
         self.outputs: list[Any] = []
         self.emitted: dict[str, int] = {}
@@ -228,6 +234,8 @@ class SteppedScheduler:
 
     def run_model(self, output: Any) -> ModelRunnerOutput:
         ids = list(output.num_scheduled_tokens)
+        if self.shuffle is not None:
+            self.shuffle.shuffle(ids)
         tokens: list[list[int]] = []
         for id in ids:
             request = self.scheduler.requests[id]

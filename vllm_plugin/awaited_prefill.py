@@ -1,9 +1,39 @@
-"""How much of the prompts a step is likely to carry, before vLLM has scheduled it."""
+"""AwaitedPrefill: how much of the prompts a step is likely to carry, before vLLM has scheduled it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+
+
+class AwaitedPrefill:
+    """Estimates the prompts of each step, and remembers whether waiting ones were admitted at all.
+
+    With its KV blocks used up, vLLM admits nobody, however many slots and tokens are left. After a step that could
+    have admitted a request and didn't, those that wait are expected no more, until one is admitted.
+    """
+
+    def __init__(self) -> None:
+        self._hoped = False  # the step that is being scheduled has room for a waiting request
+        self._refused = False  # the latest one that had, admitted none
+
+    def estimate(self, running: list[Any], waiting: Any, budget: int, slots: int) -> tuple[int, int]:
+        """Tokens of prompts that fit into a step, and prompts that end in it; see :func:`awaited_prefill`."""
+        under_way = awaited_prefill(running, (), budget, slots)
+        self._hoped = bool(waiting) and slots > 0 and under_way[0] < budget
+        if not self._hoped or self._refused:
+            return under_way
+        return awaited_prefill(running, waiting, budget, slots)
+
+    def none_waits(self) -> None:
+        """No prompt is under way or waits in the step that begins."""
+        self._hoped = False
+
+    def scheduled(self, admitted: int) -> None:
+        """A step was scheduled, and admitted so many of the requests that waited."""
+        if self._hoped or admitted:
+            self._refused = not admitted
+        self._hoped = False
 
 
 def awaited_prefill(running: list[Any], waiting: Iterable[Any], budget: int, slots: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "update_draft_token_ids": ("draft_token_ids",),
     "add_request": ("request",),
     "_free_request": ("request",),
+    "get_num_unfinished_requests": (),
     "shutdown": (),
 }
 # Set by a constructor, so that no class attribute shows them.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from adaptive_spec.config import CostConfig
 from adaptive_spec.cost import DraftCost, ModelGeometry, Online, Profile, Roofline, StepCost, hardware
 from adaptive_spec.cost.factor import LOCAL_DEVIATION
 from adaptive_spec.deployment import MEASURED_DEVIATION
+from adaptive_spec.tuning_file import TuningError
 from adaptive_spec.vllm_plugin.drafters import Drafter
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 # What a device calls itself, and its entry of the hardware table; the first that fits counts.
@@ -27,17 +30,25 @@ def starting_cost(config: CostConfig, vllm_config: Any, drafter: Drafter) -> Ste
     A scheduler can't time passes of its own, so `source: profile` stands for the machine's roofline here, and
     observed steps make a profile of it. A factor that is wrong for all numbers of positions alike changes no
     decision; where the knee lies is learned within some hundred steps. `source: file` skips that.
+
+    Raises
+    ------
+    TuningError
+        If a file or a machine that the tuning names can't be used.
     """
     if config.source == "file":
         assert config.file is not None  # the tuning's own check
-        return Profile.from_file(config.file)
-    name = config.hardware or device_entry(vllm_config)
-    machine = hardware(name)
+        return _named("file", Profile.from_file, config.file)
+    if config.hardware is not None:
+        name, machine = config.hardware, _named("hardware", hardware, config.hardware)
+    else:
+        name = device_entry(vllm_config)
+        machine = hardware(name)
     dtype = config.dtype or _dtype(vllm_config.model_config)
     if dtype not in machine.flops_per_second:
         dtype = next(iter(machine.flops_per_second))
     if config.geometry_file is not None:
-        geometry = ModelGeometry.from_config(config.geometry_file)
+        geometry = _named("geometry_file", ModelGeometry.from_config, config.geometry_file)
     else:
         geometry = geometry_of(vllm_config.model_config)
     draft = DraftCost.free()
@@ -78,7 +89,7 @@ def geometry_of(model_config: Any) -> ModelGeometry:
     text = model_config.hf_text_config
     try:
         return ModelGeometry.from_config(text.to_dict())
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         hidden = int(getattr(text, "hidden_size", 4096))
         layers = int(getattr(text, "num_hidden_layers", 32))
         vocabulary = int(getattr(text, "vocab_size", 32000))
@@ -86,6 +97,14 @@ def geometry_of(model_config: Any) -> ModelGeometry:
         logger.info("adaptive depth: the cost begins with a dense decoder of this size (%s)", error)
         parameters = layers * (4 * hidden * hidden + 3 * hidden * inner) + vocabulary * hidden
         return ModelGeometry.dense(parameters, 2 * layers * hidden, 4 * layers * hidden)
+
+
+def _named(key: str, read: Callable[[Any], T], value: Any) -> T:
+    """Read what the tuning names; whatever is wrong with it is the tuning's fault."""
+    try:
+        return read(value)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise TuningError(f"cost.{key}: {value} can't be used: {error}") from error
 
 
 def _draft_cost(vllm_config: Any, machine: str, dtype: str, target: ModelGeometry) -> DraftCost:

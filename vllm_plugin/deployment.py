@@ -10,6 +10,7 @@ from typing import Any
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.deployment import make_controller
+from adaptive_spec.tuning_file import TuningError
 from adaptive_spec.vllm_plugin.cost_source import cost_for, starting_cost
 from adaptive_spec.vllm_plugin.depth_control import DepthControl
 from adaptive_spec.vllm_plugin.draft_split import DraftSplit
@@ -33,7 +34,9 @@ def tuning_file(vllm_config: Any) -> str | None:
 
 
 def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter) -> DepthControl | None:
-    """Build the control of a scheduler's depths; None where there is nothing to adapt, which is logged.
+    """Build the control of a scheduler's depths; None, and a line in the log, where that can't be.
+
+    There may be nothing to adapt, or vLLM may not be what the plugin takes it for: then it goes on by itself.
 
     Parameters
     ----------
@@ -44,9 +47,49 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
 
     Raises
     ------
-    adaptive_spec.config.TuningError
-        If the tuning file is wrong.
+    ValueError
+        If the tuning file is wrong, or asks for what can't be had inside vLLM.
     """
+    try:
+        drafter = _drafter(scheduler)
+        path = tuning_file(scheduler.vllm_config)
+        most = int(scheduler.num_spec_tokens)
+    except Exception as error:
+        _log_stock(error)
+        return None
+    if drafter is None:
+        return None
+    tuning = capped(TuningConfig.load(path) if path else TuningConfig(), most)
+    evidence(tuning)
+    try:
+        control = _control(scheduler, drafter, tuning, clock)
+        control.watcher = watch(
+            control, tuning, path, scheduler.vllm_config, adjust=lambda edited: capped(edited, most)
+        )
+    except TuningError:
+        raise
+    except Exception as error:
+        _log_stock(error)
+        return None
+    logger.info(
+        "adaptive depth is %s for %.4g of the requests, 0 to %d drafts, policy %s; %s",
+        tuning.mode, tuning.share, min(tuning.max_depth, most), tuning.policy.name, drafter.describe(),
+    )  # fmt: skip
+    if remark := graph_remark(scheduler.vllm_config, drafter):
+        logger.warning("adaptive depth: %s", remark)
+    return control
+
+
+def _log_stock(error: Exception) -> None:
+    """Say once why vLLM goes on with its own depths."""
+    logger.warning(
+        "adaptive_spec can't be set up in this engine, which goes on with vLLM's own depth: %s: %s. See the "
+        "compatibility table of DEPLOY.md.", type(error).__name__, error,
+    )  # fmt: skip
+
+
+def _drafter(scheduler: Any) -> Drafter | None:
+    """The engine's drafter; None if it has none whose depth could be adapted, which is logged."""
     config = scheduler.vllm_config
     speculative = config.speculative_config
     if (
@@ -56,14 +99,16 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
     ):
         logger.info("adaptive depth: this model doesn't speculate, so there is nothing to adapt")
         return None
+    parallel = config.parallel_config
     try:
-        drafter = drafter_of(speculative, config.parallel_config.data_parallel_size)
+        return drafter_of(speculative, parallel.data_parallel_size, parallel.pipeline_parallel_size)
     except ValueError as error:
         logger.info("adaptive depth: %s", error)
         return None
-    path = tuning_file(config)
-    most = int(scheduler.num_spec_tokens)
-    tuning = capped(TuningConfig.load(path) if path else TuningConfig(), most)
+
+
+def _control(scheduler: Any, drafter: Drafter, tuning: TuningConfig, clock: Callable[[], float]) -> DepthControl:
+    config, most = scheduler.vllm_config, int(scheduler.num_spec_tokens)
     asynchronous = bool(config.scheduler_config.async_scheduling)
     start = starting_cost(tuning.cost, config, drafter)
     controller = make_controller(
@@ -73,7 +118,7 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
         identity=identity(config, drafter),
         clock=clock,
     )
-    control = DepthControl(
+    return DepthControl(
         controller,
         SequenceRequests(scheduler.max_model_len, most),
         drafter,
@@ -89,12 +134,25 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
         mode=tuning.mode,
         share=tuning.share,
     )
-    control.watcher = watch(control, tuning, path, config, adjust=lambda edited: capped(edited, most))
-    logger.info(
-        "adaptive depth is %s for %.4g of the requests, 0 to %d drafts, policy %s; %s",
-        tuning.mode, tuning.share, min(tuning.max_depth, most), tuning.policy.name, drafter.describe(),
-    )  # fmt: skip
-    return control
+
+
+def graph_remark(vllm_config: Any, drafter: Drafter) -> str | None:
+    """Say what full CUDA graphs do to a drafter that makes passes; None if nothing can be said.
+
+    Without a Dynamic SD table, vLLM's V2 runner (0.32) captures all passes of the drafter in one graph for K, which
+    it replays for any depth over 1. Its V1 runner takes full graphs of K + 1 positions for the target alone.
+    """
+    mode = getattr(getattr(vllm_config, "compilation_config", None), "cudagraph_mode", None)
+    device = getattr(getattr(vllm_config, "device_config", None), "device_type", "cpu")
+    table = getattr(vllm_config.speculative_config, "num_speculative_tokens_per_batch_size", None)
+    full = getattr(mode, "has_full_cudagraphs", None)
+    if device == "cpu" or full is None or table is not None or not drafter.plans_early or not full():
+        return None
+    return (
+        "with full CUDA graphs vLLM may replay the drafter's passes for num_speculative_tokens at any depth over 1, so "
+        'that only verification becomes shallower; --compilation-config \'{"cudagraph_mode": "PIECEWISE"}\' lets it '
+        "draft less"
+    )
 
 
 def capped(tuning: TuningConfig, most: int) -> TuningConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import compress
 from typing import Any, Literal
 
@@ -13,10 +12,11 @@ import numpy as np
 
 from adaptive_spec.controller import Controller
 from adaptive_spec.step import BoolArray, IntArray, Outcome
-from adaptive_spec.vllm_plugin.awaited_prefill import awaited_prefill
+from adaptive_spec.vllm_plugin.awaited_prefill import AwaitedPrefill
 from adaptive_spec.vllm_plugin.drafters import Drafter
 from adaptive_spec.vllm_plugin.overrides import Overrides
 from adaptive_spec.vllm_plugin.pass_reader import PassReader
+from adaptive_spec.vllm_plugin.pass_report import report_of
 from adaptive_spec.vllm_plugin.pass_results import PassResults
 from adaptive_spec.vllm_plugin.roster import Roster
 from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, DraftsLeft, ScheduledPass
@@ -24,7 +24,7 @@ from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 from adaptive_spec.vllm_plugin.share import is_in_share
 from adaptive_spec.vllm_plugin.step_clock import StepClock
 from adaptive_spec.vllm_plugin.step_planner import StepPlanner
-from adaptive_spec.vllm_plugin.step_report import StepReport, Watcher
+from adaptive_spec.vllm_plugin.step_report import Watcher
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class DepthControl:
         self.planner = StepPlanner(controller, requests, drafter, max_depth, asynchronous, clock.clock)
         self._reader = PassReader(requests)
         self._results = PassResults(requests)
+        self._awaited = AwaitedPrefill()
         self._left: DraftsLeft | None = None  # on the table of the step that is being scheduled
         self._passes: dict[int, ScheduledPass] = {}  # under way
         self._latest: ScheduledPass | None = None
@@ -127,11 +128,14 @@ class DepthControl:
             weight=overrides.weight,
             adapted=adapted,
         )
+        if getattr(request, "resumable", False):
+            self._results.session(request.request_id)
         if self.watcher is not None:
             self._tell(self.watcher.request, adapted)
 
     def remove(self, request_id: str) -> None:
         """End a request; one that is unknown is none of the plugin's."""
+        self._results.forget(request_id)
         if self.requests.remove(request_id):
             self.controller.remove(request_id)
 
@@ -143,7 +147,7 @@ class DepthControl:
         Parameters
         ----------
         running, waiting : Requests
-            vLLM's queues.
+            vLLM's queues; of the first, those that this step may carry.
         token_budget, slots : int
             Tokens that the step may carry, and waiting requests that it may admit.
         """
@@ -161,7 +165,9 @@ class DepthControl:
             requests = [running[i] for i in np.flatnonzero(decoding).tolist()]
             roster = tables.part(roster, decoding)
         if waiting or len(requests) < len(running):
-            prefill = awaited_prefill(running, waiting, token_budget - len(requests), slots)
+            prefill = self._awaited.estimate(running, waiting, token_budget - len(requests), slots)
+        else:
+            self._awaited.none_waits()
         if not requests:
             self.planner.forget()
             return
@@ -178,7 +184,7 @@ class DepthControl:
             np.minimum(limit, offered, out=limit)
             depth = self.planner.begin(roster, produced, offered, limit, prefill)
         if self.steers:
-            if tables.unadapted:
+            if tables.unadapted and self.mode != "off":
                 depth = np.where(roster.adapted, depth, offered)
             else:
                 self.planner.in_effect()
@@ -223,6 +229,7 @@ class DepthControl:
         """
         if self.asynchronous and output.preempted_req_ids:
             self._results.preempted(output.preempted_req_ids)
+        self._awaited.scheduled(len(output.scheduled_new_reqs) + len(output.scheduled_cached_reqs.resumed_req_ids))
         passed, drafting, produced = self._reader.read(
             output, live, self._left, self._launched, self.planner.take(), self._asked
         )
@@ -230,7 +237,7 @@ class DepthControl:
         if self.mode == "off":
             self.planner.forget()
             if self.drafter.drafts_fewer:
-                asked = self.max_depth if self.requests.unadapted else 0
+                asked = 0
         else:
             wanted = self.planner.plan(passed, drafting, produced)
             if self.drafter.drafts_fewer and self.steers:
@@ -268,7 +275,10 @@ class DepthControl:
             verified, accepted, emitted, alive = self._results.of_decision(passed, decided, counted)
             self._teach(decided, verified, accepted, alive)
             if self.watcher is not None:
-                self._report(passed, decided, verified, accepted, emitted, alive)
+                report = report_of(
+                    passed, decided, (verified, accepted, emitted, alive), self.mode, self.steers, self.max_depth
+                )
+                self._tell(self.watcher.step, report)
         self._settle(passed)
 
     def _teach(self, decided: DecidedDepths, verified: IntArray, accepted: IntArray, alive: BoolArray | None) -> None:
@@ -283,37 +293,6 @@ class DepthControl:
             ids = [ids[i] for i in keep.tolist()]
             drafted, verified, accepted = drafted[keep], verified[keep], accepted[keep]
         self.controller.observe(Outcome(decision.step, ids, drafted, verified, accepted, row))
-
-    def _report(
-        self,
-        passed: ScheduledPass,
-        decided: DecidedDepths,
-        verified: IntArray,
-        accepted: IntArray,
-        emitted: IntArray,
-        alive: BoolArray | None,
-    ) -> None:
-        """Tell the watcher what a step did."""
-        assert self.watcher is not None
-        roster, drafted, depth = decided.roster, decided.offered, passed.drafted_before
-        if depth < self.max_depth:  # a request may have waited with older drafts
-            depth = max(depth, int(drafted.max()))
-        report = StepReport(
-            self.mode,
-            decided.decision,
-            roster.ids,
-            roster.adapted if self.steers else np.zeros(len(roster), dtype=bool),
-            _everyone(len(roster)) if alive is None else alive,
-            drafted,
-            verified,
-            accepted,
-            emitted,
-            depth,
-            passed.prefill_tokens,
-            passed.sampling_prefills,
-            decided.seconds,
-        )
-        self._tell(self.watcher.step, report)
 
     def _settle(self, passed: ScheduledPass) -> None:
         """Hand on a step's time once both its seconds and its tokens are known."""
@@ -331,18 +310,20 @@ class DepthControl:
 
     def unscheduled(self) -> None:
         """vLLM scheduled nothing in the step that began: what was planned for it stands, or was for nothing."""
+        self._awaited.scheduled(0)
         decided = self.planner.unscheduled()
         if decided is not None:
             decided.offered = nothing = np.zeros(len(decided.roster), dtype=np.int64)
             self._teach(decided, nothing, nothing, self.requests.alive(decided.roster))
 
     def end(self, busy: bool, carried: bool) -> None:
-        """A step's results are there; `busy` says whether any request is left, `carried` whether it had any."""
+        """A step's results are there; `busy` says whether any request has work left, `carried` whether it had any."""
         if not busy:
             self.clock.idle()
             self.planner.forget()
-            # vLLM ends its work with a step that carries nothing, after the last results were handed out.
-            if not carried and self.watcher is not None:
+            # vLLM ends its work with a step that carries nothing, after the last results were handed out; but not
+            # where sessions are left that await their next prompt.
+            if (not carried or len(self.requests)) and self.watcher is not None:
                 self._tell(self.watcher.idle)
 
     # ---------------------------------------------------------------- faults and the end
@@ -362,9 +343,11 @@ class DepthControl:
         """Take all counts anew from vLLM's requests, where steps went unseen."""
         if not self._out_of_date:
             return
-        for request_id in [id for id in self.requests.row_of if id not in live]:
+        # One that has finished stays among vLLM's while its KV blocks are still being handed on.
+        going_on = {id: request for id, request in live.items() if not request.is_finished()}
+        for request_id in [id for id in self.requests.row_of if id not in going_on]:
             self.remove(request_id)
-        for request in live.values():
+        for request in going_on.values():
             if request.request_id not in self.requests.row_of:
                 self.add(request, Overrides())
             self.requests.restart(request)
@@ -381,15 +364,12 @@ class DepthControl:
                 logger.exception("the watcher of the steps failed; the steps go on (logged once)")
             self.faults["watcher"] += 1
 
+    def retire(self) -> None:
+        """The hooks are called no more: let the last faults be seen."""
+        if self.watcher is not None:
+            self._tell(self.watcher.idle)
+
     def close(self) -> None:
         """The scheduler shuts down."""
         if self.watcher is not None:
             self._tell(self.watcher.close)
-
-
-@lru_cache(maxsize=8)
-def _everyone(count: int) -> BoolArray:
-    """All of so many requests; not to be written to."""
-    everyone = np.ones(count, dtype=bool)
-    everyone.flags.writeable = False
-    return everyone

@@ -59,7 +59,7 @@ class Drafter:
         return f"drafter {self.method} keeps drafting the configured number and only verifies less ({self.reason})"
 
 
-def drafter_of(speculative: Any, data_parallel_size: int = 1) -> Drafter:
+def drafter_of(speculative: Any, data_parallel_size: int = 1, pipeline_stages: int = 1) -> Drafter:
     """Recognise the drafter of a vLLM ``SpeculativeConfig``.
 
     Parameters
@@ -69,6 +69,9 @@ def drafter_of(speculative: Any, data_parallel_size: int = 1) -> Drafter:
     data_parallel_size : int
         With more than one rank, drafters that make passes keep the configured number: their passes may be
         collective, and ranks must never choose different numbers.
+    pipeline_stages : int
+        With more than one, so do they: the batch that comes next isn't the one that is drafted for, so depths can't
+        be planned ahead.
 
     Raises
     ------
@@ -85,6 +88,8 @@ def drafter_of(speculative: Any, data_parallel_size: int = 1) -> Drafter:
     if method in _STEPWISE or method.endswith("_mtp"):
         if data_parallel_size > 1:
             return Drafter(method, False, False, "data-parallel ranks must draft equally deep")
+        if pipeline_stages > 1:
+            return Drafter(method, False, False, "with pipeline stages, depths can't be planned before the drafts")
         return Drafter(method, True, True, "it makes one pass for each token of depth")
     return Drafter(
         method, False, False, _FIXED.get(method, "the plugin doesn't know it, and leaves its drafting alone")

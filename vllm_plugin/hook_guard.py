@@ -10,6 +10,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 100  # faults in a row
+LAST = "close"  # is called after giving up too: what was learned is saved there
 
 
 class HookGuard:
@@ -19,6 +20,8 @@ class HookGuard:
     ----------
     recover : callable
         Told where and what after each fault.
+    give_up : callable
+        Told once that the hooks are called no more, but for the last one of all.
 
     Attributes
     ----------
@@ -26,8 +29,9 @@ class HookGuard:
         Whether the hooks are called no more.
     """
 
-    def __init__(self, recover: Callable[[str, Exception], None]) -> None:
+    def __init__(self, recover: Callable[[str, Exception], None], give_up: Callable[[], None]) -> None:
         self._recover = recover
+        self._give_up = give_up
         self._logged: set[str] = set()
         self._in_a_row = 0
         self._in_this_step = False
@@ -35,7 +39,7 @@ class HookGuard:
 
     def call(self, where: str, hook: Callable[..., T], *args: object) -> T | None:
         """What the hook returns; None after a fault."""
-        if self.given_up:
+        if self.given_up and where != LAST:
             return None
         try:
             result = hook(*args)
@@ -59,6 +63,13 @@ class HookGuard:
         except Exception:
             logger.exception("adaptive depth could not recover in %r", where)
             self._in_a_row = GIVE_UP_AFTER
-        if self._in_a_row >= GIVE_UP_AFTER:
+        if self._in_a_row >= GIVE_UP_AFTER and not self.given_up:
             self.given_up = True
             logger.error("adaptive depth has failed %d times in a row; stock depths from now on", self._in_a_row)
+            self._retire()
+
+    def _retire(self) -> None:
+        try:
+            self._give_up()
+        except Exception:
+            logger.exception("adaptive depth could not retire in good order")

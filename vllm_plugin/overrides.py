@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from adaptive_spec.tuning_file import nearest
 
 PREFIX = "adaptive_spec."
 KEYS = ("max_depth", "depth", "weight", "off")
+HEAVIEST = 1000.0  # weight; one client's must not drown everybody else's in goodput and policy
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Overrides:
     depth : int, optional
         Draft it to exactly this depth wherever its length allows.
     weight : float
-        Worth of one of its tokens; a request of weight 2 is drafted as if its tokens counted twice.
+        Worth of one of its tokens, over 0 and at most 1000; a request of weight 2 is drafted as if its tokens
+        counted twice.
     off : bool
         No drafts for this request.
     """
@@ -53,7 +54,8 @@ class Overrides:
         extra_args : mapping, optional
             ``SamplingParams.extra_args``, which ``vllm_xargs`` of an HTTP request becomes.
         max_depth : int, optional
-            K of this server, to refuse a pinned depth beyond it.
+            The deepest that this server drafts: its tuning's ``max_depth`` or vLLM's K, whichever is less. A pinned
+            depth beyond it is refused.
 
         Raises
         ------
@@ -72,7 +74,7 @@ class Overrides:
         if pin is not None and cap is not None and pin > cap:
             raise ValueError(f"{PREFIX}depth is {pin}, over {PREFIX}max_depth {cap}; lower it or leave one out")
         if pin is not None and max_depth is not None and pin > max_depth:
-            raise ValueError(f"{PREFIX}depth is {pin}; this server drafts 0 to {max_depth} tokens")
+            raise ValueError(f"{PREFIX}depth is {pin}; this server drafts 0 to {max_depth} tokens (its max_depth)")
         return cls(cap, pin, _weight(given), _flag(given, "off"))
 
 
@@ -91,8 +93,8 @@ def _count(given: Mapping[str, Any], key: str) -> int | None:
 
 def _weight(given: Mapping[str, Any]) -> float:
     value = given.get("weight", 1.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
-        raise ValueError(f"{PREFIX}weight is {value!r}; it must be a finite number over 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value <= HEAVIEST):
+        raise ValueError(f"{PREFIX}weight is {value!r}; it must be a number over 0 and at most {HEAVIEST:g}")
     return float(value)
 
 

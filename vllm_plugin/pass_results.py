@@ -43,10 +43,20 @@ class PassResults:
     def __init__(self, requests: SequenceRequests) -> None:
         self._requests = requests
         self._maybe_stale: set[str] = set()  # were preempted with results under way
+        self._sessions: set[str] = set()  # go on after a stop, whose results under way vLLM drops
 
     def preempted(self, ids: Iterable[str]) -> None:
         """These requests lost their KV blocks; results that are under way for them may count no more."""
         self._maybe_stale.update(ids)
+
+    def session(self, request_id: str) -> None:
+        """This request goes on with another prompt after each stop."""
+        self._sessions.add(request_id)
+
+    def forget(self, request_id: str) -> None:
+        """This request has ended."""
+        self._maybe_stale.discard(request_id)
+        self._sessions.discard(request_id)
 
     def count(self, passed: ScheduledPass, output: Any, results: Any, live: dict[str, Any]) -> Counted:
         """Count a pass's results before vLLM trims them at a stop."""
@@ -56,7 +66,7 @@ class PassResults:
         alive = requests.alive(roster)
         if alive is not None:
             emitted = np.where(alive, emitted, 0)
-        if self._maybe_stale:
+        if self._maybe_stale or self._sessions:
             emitted = self._without_dropped(roster, emitted, live)
         judged = passed.scheduled
         if output.num_invalid_spec_tokens:
@@ -98,10 +108,13 @@ class PassResults:
             requests.last_accepted[row[seen]] = accepted[seen]
 
     def _without_dropped(self, roster: Roster, emitted: IntArray, live: dict[str, Any]) -> IntArray:
-        """Leave out what vLLM drops: results of before a preemption that made it sample the same places again."""
+        """Leave out what vLLM drops: results that were under way when it began to sample the same places again.
+
+        That happens after some preemptions, and after a session's stop, which is known when the next prompt begins.
+        """
         emitted = emitted.copy()
         for i, request_id in enumerate(roster.ids):
-            if request_id in self._maybe_stale:
+            if request_id in self._maybe_stale or request_id in self._sessions:
                 request = live.get(request_id)
                 # Since vLLM 0.30; before, such results were always delivered.
                 stale = 0 if request is None else getattr(request, "num_stale_output_tokens", 0)

@@ -11,6 +11,7 @@ from typing import Any
 VARIABLE = "ADAPTIVE_SPEC_CONFIG"
 SECTION = "adaptive_spec"  # of vLLM's additional_config
 TUNING_FILE = "tuning_file"
+MAX_DEPTH = "max_depth"  # the tuning's, for those who check requests
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
         return config
     scheduler.scheduler_cls = PATH
     if isinstance(config.additional_config, dict):  # the path travels; the engine's process reads the file
-        config.additional_config[SECTION] = {TUNING_FILE: path}
+        config.additional_config[SECTION] = {TUNING_FILE: path, MAX_DEPTH: tuning.max_depth}
     if tuning.learned.file is not None and getattr(config, "shutdown_timeout", None) == 0:
         logger.info(
             "what is learned is saved every %g s; at its end vLLM kills its engine before it can save, unless it is "
@@ -121,11 +122,21 @@ def _check(vllm_config: Any, params: Any) -> None:
 
     extra = getattr(params, "extra_args", None)
     if extra:
-        speculative = getattr(vllm_config, "speculative_config", None)
         try:
-            Overrides.parse(extra, None if speculative is None else speculative.num_speculative_tokens)
+            Overrides.parse(extra, _deepest(vllm_config))
         except ValueError as error:
             raise _validation_error(str(error)) from None
+
+
+def _deepest(vllm_config: Any) -> int | None:
+    """Drafts that a request may have at most: by the tuning, which can't change it at run time, and by vLLM's K."""
+    speculative = getattr(vllm_config, "speculative_config", None)
+    if speculative is None:
+        return None
+    most: int = speculative.num_speculative_tokens
+    additional = getattr(vllm_config, "additional_config", None)
+    own = additional.get(SECTION, {}).get(MAX_DEPTH) if isinstance(additional, dict) else None
+    return most if own is None else min(most, own)
 
 
 def _validation_error(message: str) -> Exception:

@@ -11,6 +11,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from adaptive_spec.vllm_plugin.deployment import make_control
 from adaptive_spec.vllm_plugin.hook_guard import HookGuard
 from adaptive_spec.vllm_plugin.overrides import NONE, Overrides
+from adaptive_spec.vllm_plugin.pipeline_batches import startable
 
 if TYPE_CHECKING:
     from adaptive_spec.vllm_plugin.depth_control import DepthControl
@@ -49,7 +50,7 @@ class AdaptiveDepthMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.depth_control = make_control(self)
-        self._hooks = HookGuard(self._recover)
+        self._hooks = HookGuard(self._recover, self._give_up)
         self._stock_lookup = self.dynamic_sd_lookup  # type: ignore[has-type]
         self._constant_lookup = ConstantDepth(self.num_spec_tokens)  # type: ignore[attr-defined]
 
@@ -64,12 +65,15 @@ class AdaptiveDepthMixin:
 
     def _begin(self, control: DepthControl) -> None:
         running = self.running  # type: ignore[attr-defined]
+        slots = self.max_num_running_reqs - len(running)  # type: ignore[attr-defined]
         control.bring_up_to_date(self.requests, running)  # type: ignore[attr-defined]
+        if self.vllm_config.parallel_config.pipeline_parallel_size > 1:  # type: ignore[attr-defined]
+            running = startable(running, getattr(self, "current_step", 0) + 1)
         control.begin(
             running,
             self.waiting,  # type: ignore[attr-defined]
             self.max_num_scheduled_tokens,  # type: ignore[attr-defined]
-            self.max_num_running_reqs - len(running),  # type: ignore[attr-defined]
+            slots,
         )
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
@@ -99,7 +103,9 @@ class AdaptiveDepthMixin:
             live = self.requests  # type: ignore[attr-defined]
             self._hooks.call("observe", control.observe, scheduler_output, model_runner_output, live)
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        self._hooks.call("end", control.end, bool(self.requests), carried)  # type: ignore[attr-defined]
+        # Not `requests`: sessions that await their next prompt are among them, and no step follows until it comes.
+        busy = self.get_num_unfinished_requests() > 0  # type: ignore[attr-defined]
+        self._hooks.call("end", control.end, busy, carried)
         return outputs
 
     def add_request(self, request: Any) -> None:
@@ -109,11 +115,13 @@ class AdaptiveDepthMixin:
             self._hooks.call("add", self._add, self.depth_control, request)
 
     def _add(self, control: DepthControl, request: Any) -> None:
+        if self.requests.get(request.request_id) is not request:  # type: ignore[attr-defined]
+            return  # a session's next prompt, which waits its turn, or its end, which may have freed it
         params = request.sampling_params
         overrides = NONE
         if params is not None and params.extra_args:
             try:
-                overrides = Overrides.parse(params.extra_args)
+                overrides = Overrides.parse(params.extra_args, control.controller.max_depth)
             except ValueError as error:  # from a front end that doesn't load plugins
                 logger.warning("request %s: %s; it runs without overrides", request.request_id, error)
         control.add(request, overrides)
@@ -133,6 +141,10 @@ class AdaptiveDepthMixin:
     def _recover(self, where: str, error: Exception) -> None:
         if self.depth_control is not None:
             self.depth_control.recover(where, error)
+
+    def _give_up(self) -> None:
+        if self.depth_control is not None:
+            self.depth_control.retire()
 
 
 class AdaptiveScheduler(AdaptiveDepthMixin, Scheduler):  # type: ignore[misc]

@@ -88,6 +88,8 @@ class StepClock:
             context=passed.context,
             draft_depth=draft_depth,
             tokens=passed.tokens,
+            prefill_tokens=passed.prefill_tokens,
+            sampling_prefills=passed.sampling_prefills,
             verify_seconds=verify,
             draft_seconds=draft,
             step_seconds=seconds,

@@ -131,11 +131,10 @@ class StepPlanner:
         """
         self._ahead = None
         self._prefill = passed.prefill_tokens, passed.sampling_prefills
-        requests = self._requests
         if not len(drafting):
             return 0
         if not self._drafter.plans_early:
-            return int(requests.cap[drafting.row].max()) if requests.capped else self._max_depth
+            return self._deepest(drafting)
         # In flight are this step's token for sure and, with asynchronous scheduling, one of the step before;
         # what else they bring is known when the next step begins, and cut off then.
         limit = drafting.before_last - produced
@@ -143,7 +142,18 @@ class StepPlanner:
         began = self._clock()
         decision = self.controller.plan(self._view(drafting, produced, limit, self._prefill))
         self._ahead = DecidedDepths(decision, drafting, NO_COUNTS, self._clock() - began)
-        return int(decision.draft_depth)
+        return self._max_depth if self._any_unadapted(drafting) else int(decision.draft_depth)
+
+    def _deepest(self, drafting: Roster) -> int:
+        """The most drafts that any of these requests may want."""
+        requests = self._requests
+        if not requests.capped or self._any_unadapted(drafting):
+            return self._max_depth
+        return int(requests.cap[drafting.row].max())
+
+    def _any_unadapted(self, drafting: Roster) -> bool:
+        """Whether any of these requests keeps vLLM's own depth, which is K."""
+        return bool(self._requests.unadapted) and not drafting.adapted.all()
 
     def forget(self) -> None:
         """What was planned holds no more."""

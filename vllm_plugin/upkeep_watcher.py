@@ -86,6 +86,16 @@ class UpkeepWatcher:
         self.upkeep.close()
 
 
+def rank_of(parallel: Any) -> int:
+    """Number of an engine among the data-parallel ones.
+
+    Engines of a dense model are independent, and vLLM sets the `data_parallel_rank` of every one to 0; what tells
+    them apart is `data_parallel_index`, where this vLLM has it.
+    """
+    index = getattr(parallel, "data_parallel_index", None)
+    return int(parallel.data_parallel_rank if index is None else index)
+
+
 def watch(
     control: Retunable,
     tuning: TuningConfig,
@@ -113,7 +123,7 @@ def watch(
     settings: dict[str, Any] = {
         "file": file,
         "model_name": names if isinstance(names, str) else str(names[0]),
-        "rank": int(vllm_config.parallel_config.data_parallel_rank),
+        "rank": rank_of(vllm_config.parallel_config),
         "fixed": fixed,
         "adjust": adjust,
         "most_drafts": control.max_depth,

@@ -30,10 +30,10 @@ class Control:
         self.retuned.append((mode, share))
 
 
-def vllm_config(rank: int = 0, name: str | list[str] = "served") -> SimpleNamespace:
+def vllm_config(rank: int = 0, name: str | list[str] = "served", **parallel: int) -> SimpleNamespace:
     return SimpleNamespace(
         model_config=SimpleNamespace(served_model_name=name),
-        parallel_config=SimpleNamespace(data_parallel_rank=rank),
+        parallel_config=SimpleNamespace(data_parallel_rank=rank, **parallel),
     )
 
 
@@ -129,6 +129,17 @@ def test_what_was_learned_is_saved_at_the_end(tmp_path: Path) -> None:
         make(text=text, rank=rank).close()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["learned.1.npz", "learned.npz"]
     assert make(text=text).upkeep.keeper.warm
+
+
+def test_engines_of_a_dense_model_are_told_apart(tmp_path: Path) -> None:
+    """vLLM sets the data-parallel rank of each to 0, and leaves its index as it is."""
+    path = tmp_path / "learned.npz"
+    text = f"learned: {{file: '{path}'}}\npolicy: {{name: fixed, depth: 2}}\n"
+    for index in (0, 1):
+        watcher = make(text=text, rank=0, data_parallel_index=index)
+        assert watcher.upkeep.engine == str(index)
+        watcher.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["learned.1.npz", "learned.npz"]
 
 
 def test_an_idle_engine_leaves_its_metrics_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

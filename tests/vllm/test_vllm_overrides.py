@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adaptive_spec.vllm_plugin import plugin
 from adaptive_spec.vllm_plugin.overrides import NONE, Overrides
 from adaptive_spec.vllm_plugin.share import is_in_share
 
@@ -24,6 +27,7 @@ def test_all_keys() -> None:
         assert (off.cap, off.pin) == (0, None)
     assert Overrides.parse({"adaptive_spec.off": False}).cap is None
     assert Overrides.parse({"adaptive_spec.depth": 4.0}).pin == 4
+    assert Overrides.parse({"adaptive_spec.weight": 1000}).weight == 1000.0
 
 
 @pytest.mark.parametrize(
@@ -37,10 +41,13 @@ def test_all_keys() -> None:
         ({"adaptive_spec.depth": [3]}, "whole number"),
         ({"adaptive_spec.depth": 9}, "adaptive_spec.depth is 9; this server drafts 0 to 8 tokens"),
         ({"adaptive_spec.depth": 3, "adaptive_spec.max_depth": 2}, "over adaptive_spec.max_depth 2"),
-        ({"adaptive_spec.weight": 0}, "finite number over 0"),
-        ({"adaptive_spec.weight": float("nan")}, "finite number over 0"),
-        ({"adaptive_spec.weight": float("inf")}, "finite number over 0"),
-        ({"adaptive_spec.weight": "heavy"}, "finite number over 0"),
+        ({"adaptive_spec.weight": 0}, "over 0 and at most 1000"),
+        ({"adaptive_spec.weight": float("nan")}, "over 0 and at most 1000"),
+        ({"adaptive_spec.weight": float("inf")}, "over 0 and at most 1000"),
+        ({"adaptive_spec.weight": 1e30}, "adaptive_spec.weight is 1e+30; it must be a number over 0 and at most 1000"),
+        ({"adaptive_spec.weight": 1000.5}, "over 0 and at most 1000"),
+        ({"adaptive_spec.weight": 10**400}, "over 0 and at most 1000"),
+        ({"adaptive_spec.weight": "heavy"}, "over 0 and at most 1000"),
         ({"adaptive_spec.off": 2}, "true or false"),
         ({"adaptive_spec.off": "yes"}, "true or false"),
         ({"adaptive_spec.off": None}, "true or false"),
@@ -50,6 +57,22 @@ def test_what_is_wrong_is_said(extra: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match="adaptive_spec") as error:
         Overrides.parse(extra, max_depth=8)
     assert says in str(error.value)
+
+
+def test_a_pinned_depth_is_held_against_the_tunings_max_depth_too() -> None:
+    def check(depth: int, **additional: object) -> None:
+        config = SimpleNamespace(
+            speculative_config=SimpleNamespace(num_speculative_tokens=8), additional_config=additional
+        )
+        Overrides.parse({"adaptive_spec.depth": depth}, plugin._deepest(config))
+
+    own = {"tuning_file": "t.yaml", "max_depth": 4}
+    check(4, adaptive_spec=own)
+    check(8)
+    with pytest.raises(ValueError, match=r"depth is 5; this server drafts 0 to 4 tokens \(its max_depth\)"):
+        check(5, adaptive_spec=own)
+    with pytest.raises(ValueError, match="depth is 9; this server drafts 0 to 8 tokens"):
+        check(9, adaptive_spec=own | {"max_depth": 20})
 
 
 @given(st.text(), st.floats(0, 1), st.floats(0, 1))

@@ -88,6 +88,7 @@ class Server(RuleBasedStateMachine):
         self.watcher = self.control.watcher = Invariants()
         self.kept = 0.7
         self.model = SteppedScheduler(self.scheduler, self.accept, self.offer)
+        self.model.shuffle = self.draw
         self.ids: list[str] = []
         self.given = 0
         for length in (5, 40, 70):
@@ -168,6 +169,7 @@ class Server(RuleBasedStateMachine):
         assert not control.faults
         assert len(control.requests) == len(control.controller) == 0
         assert not control._passes
+        assert not control._results._maybe_stale
         assert self.scheduler.kv_cache_manager.usage == 0
         assert (control.verified, control.accepted) == (self.model.drafted, self.model.accepted)
         if control.mode == "on":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from adaptive_spec.cost import DraftCost, Profile
 from adaptive_spec.step import Decision
+from adaptive_spec.vllm_plugin.awaited_prefill import AwaitedPrefill
 from adaptive_spec.vllm_plugin.draft_split import DraftSplit
 from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, ScheduledPass
 from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
@@ -40,6 +43,45 @@ def test_by_launches_a_pass_lasts_until_the_next_one() -> None:
     time = steps.time(first)
     assert time is not None
     assert (time.step, time.step_seconds, time.draft_depth, time.positions) == (1, 0.25, 3, 8)
+
+
+def test_a_time_tells_the_prompts_that_the_pass_really_carried() -> None:
+    """They are estimated when the pass is decided on."""
+    clock = Clock()
+    steps = StepClock(clock, by_completions=False, split=None)
+    steps.launch()
+    first = a_pass(clock, 1)
+    first.prefill_tokens, first.sampling_prefills = 40, 2
+    steps.launched(first)
+    clock.now += 0.25
+    steps.launch()
+    time = steps.time(first)
+    assert time is not None
+    assert (time.prefill_tokens, time.sampling_prefills) == (40, 2)
+
+
+def test_who_was_not_admitted_is_not_awaited_until_somebody_is() -> None:
+    def prompt(tokens: int, known: int = 0) -> SimpleNamespace:
+        return SimpleNamespace(num_tokens=tokens, num_computed_tokens=known, is_prefill_chunk=known > 0)
+
+    awaited, waiting = AwaitedPrefill(), [prompt(30), prompt(50)]
+    assert awaited.estimate([], waiting, 60, 4) == (60, 1)
+    awaited.scheduled(1)
+    assert awaited.estimate([], waiting, 60, 4) == (60, 1)
+    awaited.scheduled(0)  # its KV blocks are used up, say
+    for _ in range(3):
+        assert awaited.estimate([], waiting, 60, 4) == (0, 0)
+        awaited.scheduled(0)
+    assert awaited.estimate([prompt(25, 5)], waiting, 60, 4) == (20, 1)  # a prompt that was begun goes on
+    awaited.scheduled(1)
+    assert awaited.estimate([], waiting, 60, 4) == (60, 1)
+    awaited.scheduled(1)
+    for budget, slots in ((0, 4), (60, 0)):  # nobody could have been admitted, so it says nothing
+        assert awaited.estimate([], waiting, budget, slots) == (0, 0)
+        awaited.scheduled(0)
+    awaited.none_waits()
+    awaited.scheduled(0)
+    assert awaited.estimate([], waiting, 60, 4) == (60, 1)
 
 
 def test_by_completions_a_pass_lasts_from_its_predecessors_completion() -> None:
