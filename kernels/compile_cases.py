@@ -13,6 +13,7 @@ from adaptive_spec.kernels import accept_stats, allocate, attention, ratio, rota
 
 BATCH, MAX_DEPTH = 4, 8
 DEEP = 31  # drafts that take the next width that engines round up to
+TIMED = 4  # rows of a sequence where passes are timed
 VOCABULARY = 131072  # divisible by 16, as most are
 ODD_VOCABULARY = 32001  # with a token added, as fine-tuned models often have: rows are not aligned
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -43,7 +44,7 @@ def _verification() -> Iterator[Callable[[], object]]:
     for dtype, vocabulary in product(TYPES, (VOCABULARY, ODD_VOCABULARY)):
         logits = _logits(dtype, vocabulary, rows)
         draft = _ints(rows - BATCH)
-        for most in (MAX_DEPTH, DEEP):
+        for most in (0, TIMED, MAX_DEPTH, DEEP):  # a draft model's own draws have no drafts
             yield partial(verify.verify_greedy, logits, cu, draft, most)
         yield partial(verify.verify_match, logits, cu, draft, MAX_DEPTH, **_sampling())
 
@@ -98,6 +99,22 @@ def _attention() -> Iterator[Callable[[], object]]:
             )
 
 
+def _small_model() -> Iterator[Callable[[], object]]:
+    """SmolLM2's 9 and 3 heads of 64, whose keys and values are no power of two."""
+    page, blocks, heads, kv_heads, head_dim = 16, 512, 9, 3, 64
+    for dtype in TYPES:
+        cache = torch.empty((blocks, page, kv_heads, head_dim), dtype=dtype)
+        rows = torch.empty((16, heads + 2 * kv_heads, head_dim), dtype=dtype)
+        q, k, v = torch.split(rows, [heads, kv_heads, kv_heads], 1)
+        yield partial(attention.write_kv, k, v, cache, cache, torch.zeros(16, dtype=torch.int64))
+        for batch, width in product((2, 256), (5, 9, None)):
+            table = torch.zeros((batch, 256), dtype=torch.int32)
+            yield partial(
+                attention.verify_attention, q, cache, cache, table, _ints(batch + 1), _ints(batch), head_dim**-0.5,
+                max_width=width,
+            )  # fmt: skip
+
+
 def _depths() -> Iterator[Callable[[], object]]:
     for batch, depths, price in ((256, 16, None), (64, 8, None), (64, 8, 100.0), (64, 4, None), (64, 4, 100.0)):
         floats = torch.ones(batch)
@@ -117,4 +134,5 @@ def cases() -> Iterator[Callable[[], object]]:
     yield from _ratio()
     yield from _rotation()
     yield from _attention()
+    yield from _small_model()
     yield from _depths()

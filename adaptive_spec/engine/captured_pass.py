@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -16,6 +17,28 @@ from adaptive_spec.engine.pass_inputs import PassInputs
 from adaptive_spec.kernels import backend
 
 WARM_UPS = 2  # the first compiles kernels and chooses matrix products, the second settles their workspaces
+
+
+class GraphPlace(NamedTuple):
+    """Where graphs are captured: those that name the same pool and the same stream share their memory.
+
+    Attributes
+    ----------
+    pool : handle
+        Of the private memory.
+    stream : torch.cuda.Stream
+        A stream of its own: torch gives memory back within the stream that it was asked for in.
+    """
+
+    pool: Any
+    stream: Any
+
+    @classmethod
+    def of(cls, device: torch.device) -> GraphPlace | None:
+        """Make one; None where there is no CUDA."""
+        if device.type != "cuda":
+            return None
+        return cls(torch.cuda.graph_pool_handle(), torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
 class CapturedPass:
@@ -33,8 +56,8 @@ class CapturedPass:
     bucket : Bucket
     max_width : int, optional
         Rows that a decoding sequence can have; wider ones (prefill chunks) are computed as well, in more programs.
-    pool : handle, optional
-        Of the memory that all graphs over one cache share.
+    place : GraphPlace, optional
+        That of all graphs over one cache; None where there is no CUDA.
     """
 
     def __init__(
@@ -44,13 +67,13 @@ class CapturedPass:
         inputs: PassInputs,
         bucket: Bucket,
         max_width: int | None,
-        pool: Any = None,
+        place: GraphPlace | None = None,
     ) -> None:
         self.bucket = bucket
         self._inputs = inputs
         self._device = model.device
         self._hidden: Tensor
-        self._replay = self._capture(model, cache, max_width, pool)
+        self._replay = self._capture(model, cache, max_width, place)
 
     def run(self, batch: PackedBatch) -> Tensor:
         """Run the layers over a batch that lies on the host and fits the bucket.
@@ -64,7 +87,9 @@ class CapturedPass:
         self._replay()
         return self._hidden.index_select(0, wanted)
 
-    def _capture(self, model: Model, cache: KVCache, max_width: int | None, pool: Any) -> Callable[[], object]:
+    def _capture(
+        self, model: Model, cache: KVCache, max_width: int | None, place: GraphPlace | None
+    ) -> Callable[[], object]:
         """Return what runs the layers over the inputs as they are then, and leaves its result in ``_hidden``."""
         batch = self._inputs.batch(self.bucket, max_width)
 
@@ -72,17 +97,16 @@ class CapturedPass:
             with backend.inert_rows():
                 self._hidden = model.hidden(batch, cache)
 
-        if self._device.type != "cuda":
+        if place is None:
             return compute
         self._inputs.clear(self.bucket)  # so that the runs before the capture write nothing into the cache
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
+        place.stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(place.stream):
             for _ in range(WARM_UPS):
                 compute()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
+        torch.cuda.current_stream(self._device).wait_stream(place.stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        with torch.cuda.graph(graph, pool=place.pool, stream=place.stream):
             compute()
         return graph.replay
 
@@ -94,15 +118,17 @@ class CapturedPasses:
     ----------
     model : Model
     cache : KVCache
+        Held weakly, since it keeps them: with it goes all that was captured.
     largest : Bucket
     blocks : int
         Blocks that a sequence can have.
     """
 
     def __init__(self, model: Model, cache: KVCache, largest: Bucket, blocks: int) -> None:
-        self.model, self.cache = model, cache
+        self.model = model
+        self._cache: KVCache = proxy(cache)
         self.inputs = PassInputs(model.device, largest, blocks)
-        self._pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
+        self._place = GraphPlace.of(model.device)
         self._passes: dict[tuple[Bucket, int | None], CapturedPass] = {}
 
     def __len__(self) -> int:
@@ -118,5 +144,5 @@ class CapturedPasses:
         """The pass of this very bucket, captured now if it wasn't before."""
         key = (bucket, max_width)
         if key not in self._passes:
-            self._passes[key] = CapturedPass(self.model, self.cache, self.inputs, bucket, max_width, self._pool)
+            self._passes[key] = CapturedPass(self.model, self._cache, self.inputs, bucket, max_width, self._place)
         return self._passes[key]

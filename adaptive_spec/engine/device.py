@@ -10,14 +10,15 @@ class DeviceError(ValueError):
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device that a name means: ``cpu``, ``cuda`` or ``cuda:1``.
+    """Return the device that a name means: ``cpu``, ``cuda`` or ``cuda:0``.
 
     ``cuda`` is the one that torch calls current, by its number: two names of one device would compare unequal.
 
     Raises
     ------
     DeviceError
-        If the name is unknown, or the machine has no such device.
+        If the name is unknown, or the machine has no such device, or it is not the current one: kernels and graphs
+        run on that, whatever their tensors lie on.
     """
     try:
         device = torch.device(name)
@@ -34,8 +35,13 @@ def find_device(name: str) -> torch.device:
         if torch.version.hip is not None:
             why = "torch finds no GPU"
         raise DeviceError(f"device {name!r} is not there: {why}; use cpu")
-    count = torch.cuda.device_count()
-    index = torch.cuda.current_device() if device.index is None else device.index
+    count, current = torch.cuda.device_count(), torch.cuda.current_device()
+    index = current if device.index is None else device.index
     if index >= count:
         raise DeviceError(f"device {name!r} is not there: GPUs are numbered 0 to {count - 1}")
+    if index != current:
+        raise DeviceError(
+            f"device {name!r} is not the current one, cuda:{current}; choose it for the whole process, by "
+            f"torch.cuda.set_device({index}) or as cuda with CUDA_VISIBLE_DEVICES={index}"
+        )
     return torch.device("cuda", index)

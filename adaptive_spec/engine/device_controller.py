@@ -49,7 +49,9 @@ class DeviceController(Controller):
     def adopt(self, other: Controller) -> list[str]:
         """As the base's; the other one's parts are moved to the device first."""
         self._move(other)
-        return super().adopt(other)
+        anew = super().adopt(other)
+        self._warm_up()
+        return anew
 
     def _move(self, controller: Controller) -> None:
         """Let a controller's policy and acceptance model work on the device."""
@@ -58,14 +60,25 @@ class DeviceController(Controller):
 
     def _warm_up(self) -> None:
         """Have the kernels compiled: a policy that compiled them in a step would be taken for a slow one."""
-        acceptance, policy = self.acceptance, self.policy
+        acceptance = self.acceptance
         assert isinstance(acceptance, DeviceAcceptance)
+        policies = [_unused_policy(acceptance.max_depth, self.device, priced) for priced in (False, True)]
         cost = Profile([1], [1.0])
         for batch in WARM_BATCHES if self.device.type == "cuda" else WARM_BATCHES[:1]:
             zeros, ones = np.zeros(batch, dtype=np.int64), np.ones(batch, dtype=np.int64)
             view = StepView(zeros, ones, ones, np.zeros((batch, len(self.evidence))))
-            policy.revise(view, acceptance.estimate(zeros, zeros), cost)
+            for policy in policies:
+                policy.revise(view, acceptance.estimate(zeros, zeros), cost)
             acceptance.count(zeros, zeros, ones, ones)
+
+
+def _unused_policy(max_depth: int, device: torch.device, priced: bool) -> DeviceBudget:
+    """A policy that decides for no one; it allocates by a price, as the run's horizon does after its first step."""
+    plain = RooflineBudget(horizon="run" if priced else "step")
+    plain.reset(max_depth, 0)
+    if priced:
+        plain.tokens_ = plain.seconds_ = 1.0
+    return DeviceBudget(plain, device)
 
 
 def _movable(controller: Controller) -> RooflineBudget:

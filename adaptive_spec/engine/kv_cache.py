@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,8 +47,15 @@ class KVCache:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a KV cache of {num_blocks} blocks of {block_size} tokens; both must be at least 1")
         shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            self.k = torch.zeros(shape, dtype=dtype, device=device)
+            self.v = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:  # torch's allocator has no MemoryError of its own
+            gigabytes = 2 * math.prod(shape) * dtype.itemsize / 1e9
+            raise MemoryError(
+                f"a KV cache of {num_blocks} blocks takes {gigabytes:,.1f} GB, more than {device} can give; "
+                "lower num_kv_blocks"
+            ) from error
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.captured: CapturedPasses | None = None

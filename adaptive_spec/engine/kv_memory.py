@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
@@ -30,8 +31,16 @@ def kv_cache_blocks(block_bytes: int, wanted: int, device: torch.device, memory_
     return int(min(wanted, fitting))
 
 
+def give_back(device: torch.device) -> None:
+    """Give the memory of earlier engines back to a GPU: they are in cycles, and torch keeps what was freed."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def _available(device: torch.device) -> int:
     if device.type == "cuda":
+        give_back(device)
         return int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
     try:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

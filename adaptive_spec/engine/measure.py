@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from adaptive_spec.cost import Profile
-from adaptive_spec.engine.kv_memory import kv_cache_blocks
+from adaptive_spec.engine.kv_memory import give_back, kv_cache_blocks
 from adaptive_spec.engine.model import Model
 from adaptive_spec.engine.packing import pack
 from adaptive_spec.engine.passes import Passes, buckets_of
@@ -52,11 +52,18 @@ def measure_profile(
     max_depth : int, optional
         The most drafts of a sequence, which a GPU's tiles depend on.
     """
-    passes = _Passes(model, block_size, most_positions, max_depth)
+    profile = _measured(_Passes(model, block_size, most_positions, max_depth), interpolation, repeats, clock)
+    give_back(model.device)  # the cache and the graphs that were timed
+    return profile
+
+
+def _measured(
+    passes: _Passes, interpolation: Literal["staircase", "linear"], repeats: int, clock: Callable[[], float]
+) -> Profile:
     positions, staircase_until = passes.points(), None
     if passes.buckets is not None:
         interpolation, staircase_until = "staircase", min(passes.buckets.largest.positions, positions[-1])
-    model.prepare(positions[-1])
+    passes.model.prepare(positions[-1])
     context = passes.fitting(CONTEXT)
     curve = Profile.measure(
         lambda n: passes.run(n, -(-n // ROWS_PER_SEQUENCE), context), positions, repeats=repeats, clock=clock

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -107,8 +106,9 @@ class Model:
                     k_norm=none if k_norm is None else k_norm.float(),
                 )
             )
-        head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
-        self._head = Projection(tensors[head].to(self.device, dtype), None)
+        tied = config.tie_word_embeddings
+        head = self._embedding if tied else tensors["lm_head.weight"].to(self.device, dtype)
+        self._head = Projection(head, None)
         angles = np.outer(np.arange(config.max_model_len), config.inverse_frequencies())
         self._cos = torch.from_numpy(np.cos(angles).astype(np.float32)).to(self.device)
         self._sin = torch.from_numpy(np.sin(angles).astype(np.float32)).to(self.device)
@@ -248,7 +248,7 @@ def load_model(
         ``auto`` (bfloat16 where the file holds 16 bits or fewer a weight and the machine computes it
         natively, else float32), ``float32``, ``bfloat16``, or ``float16`` (not on a CPU).
     device : str
-        ``cpu``, ``cuda``, ``cuda:1`` ...; one that is not there is refused.
+        ``cpu``, ``cuda``, or the current one's number; one that is not there, or not current, is refused.
     max_model_len : int, optional
         A shorter limit on a sequence's length than the model's own.
 
@@ -264,17 +264,24 @@ def load_model(
     return model, checkpoint.tokenizer
 
 
+def check_dtype(name: str, device: str) -> None:
+    """Raise ModelError if weights can't have a type (``auto``, ``float32``, ...) on a kind of device."""
+    choices = _dtypes(device)
+    if name != "auto" and name not in choices:
+        raise ModelError(f"dtype {name!r} is not supported on {device}; known: auto, {', '.join(choices)}")
+
+
 def _choose_dtype(name: str, stored_16bit: bool, device: str) -> torch.dtype:
-    choices: dict[str, Any] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if device != "cpu":
-        choices["float16"] = torch.float16
+    check_dtype(name, device)
     if name == "auto":
         native = device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
         return torch.bfloat16 if stored_16bit and native else torch.float32
-    if name not in choices:
-        raise ModelError(f"dtype {name!r} is not supported on {device}; known: auto, {', '.join(choices)}")
-    chosen: torch.dtype = choices[name]
-    return chosen
+    return _dtypes(device)[name]
+
+
+def _dtypes(device: str) -> dict[str, torch.dtype]:
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    return known if device == "cpu" else {**known, "float16": torch.float16}
 
 
 def _fingerprint(config: ModelConfig, tensors: Mapping[str, Tensor]) -> str:

@@ -18,6 +18,7 @@ from adaptive_spec.engine.passes import Passes
 from adaptive_spec.engine.sampling_mode import SamplingMode
 from adaptive_spec.engine.text_sampling import TextSampling
 from adaptive_spec.engine.verifier import Verifier
+from adaptive_spec.engine.warm_up import warm_up
 from adaptive_spec.serving.loop import StepResult
 from adaptive_spec.serving.scheduler import ScheduledStep
 from adaptive_spec.serving.sequence import Sequence as Text
@@ -77,9 +78,12 @@ class ModelRunner:
         self.clock = clock
         self.sampling = sampling
         self.fault: str | None = None  # why the drafter was dropped
+        self._grown: list[tuple[Text, int]] = []  # texts of the last pass, and how long they were before it
         self.passes = Passes(model, cache, max_depth)
         if max_num_seqs is not None and max_depth is not None and model.device.type == "cuda":
-            self.passes.prepare(max_num_seqs, 0 if drafter is None else max_depth)
+            most = 0 if drafter is None else max_depth
+            self.passes.prepare(max_num_seqs, most)
+            warm_up(self.passes, most, sampling)
         self.verifier = Verifier(model.device)
 
     def add(self, text: Text) -> None:
@@ -94,6 +98,7 @@ class ModelRunner:
 
     def remove(self, text: Text) -> None:
         """End a text."""
+        self._extend()
         if self.drafter is not None:
             try:
                 self.drafter.remove(text.id)
@@ -102,6 +107,7 @@ class ModelRunner:
 
     def offers(self, texts: list[Text], limit: IntArray) -> tuple[IntArray, FloatArray, int]:
         """Drafts on offer for each text, the evidence for them, and the drafter's lag."""
+        self._extend()
         if self.drafter is not None and limit.any():
             ids = [text.id for text in texts]
             try:
@@ -114,6 +120,7 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, step: ScheduledStep) -> StepResult:
         """Draft, run the target over all of the step's positions at once, and verify."""
+        self._extend()
         began = self.clock()
         drafted, draft = self._draft(step)
         ready = self.clock()
@@ -124,7 +131,7 @@ class ModelRunner:
         lag = self.drafter.caught_up if isinstance(self.drafter, ModelDrafter) and len(draft) else 0
         decoded = len(step.decoding)
         if self.drafter is not None:
-            self._extend([*step.decoding, *step.ending], tokens)
+            self._grown = [(text, len(text.tokens)) for text in (*step.decoding, *step.ending)]
         return StepResult(
             tokens=tokens[:decoded],
             first_tokens=[first[0] for first in tokens[decoded:]],
@@ -184,13 +191,14 @@ class ModelRunner:
         logit_rows = np.concatenate((np.arange(cu[decoded]), np.array(ends, dtype=np.int64)))
         return pack(tokens, start, width, table, logit_rows, self.cache.block_size)
 
-    def _extend(self, texts: list[Text], tokens: list[list[int]]) -> None:
-        """Tell the drafter what was emitted."""
+    def _extend(self) -> None:
+        """Tell the drafter what the last pass added to its texts, which may have ended amid what was verified."""
+        grown, self._grown = self._grown, []
         drafter = self.drafter
         try:
-            for text, new in zip(texts, tokens, strict=True):
-                if drafter is not None:
-                    drafter.extend(text.id, new)
+            for text, before in grown:
+                if drafter is not None and len(text.tokens) > before:
+                    drafter.extend(text.id, text.tokens[before:])
         except Exception as error:
             self._drop_drafter(error)
 

@@ -4,7 +4,8 @@
 
 One command, no network, under four minutes on one H200. Inputs are drawn afresh (``--seed``), outputs are poisoned
 before each call, every kernel runs several times and must give the same bits. Times are medians of launches from a
-CUDA graph, with the cache flushed between them; the share is of the copy bandwidth that is measured at the start.
+CUDA graph (``captured``; of eager launches where there could be none), with the cache flushed between them; the share
+is of the copy bandwidth that is measured at the start. The file is written anew after each time.
 Without a GPU, ``--interpret`` runs the checks at tiny sizes in Triton's interpreter, and times nothing.
 """
 
@@ -22,11 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptive_spec.experiments.gpu.kernel_times import copy_bandwidth, timed
+from adaptive_spec.experiments.gpu.kernel_times import FULL, QUICK, Timer, copy_bandwidth
 from adaptive_spec.experiments.gpu.problems import batch_of, paged
-from adaptive_spec.kernels import backend, ops, reference, reference_attention
+from adaptive_spec.kernels import backend, ops, reference, reference_attention, reference_rotary
 
-REPEATS = 5
+REPEATS = 5  # on a GPU; the interpreter, which is slow, runs one thing after another
+ROUNDING = {torch.float32: 1e-5, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # two neighbours' relative distance
+TOLERANCE = {torch.float32: 5e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 SECONDS = 220.0
 
 
@@ -41,7 +44,7 @@ def poisoned(work: Callable[[], Any], device: torch.device) -> Any:
 def same_each_time(name: str, work: Callable[[], Any], device: torch.device) -> Any:
     """Run several times; equal inputs must give equal bits (a race would not)."""
     first = poisoned(work, device)
-    for _ in range(REPEATS):
+    for _ in range(REPEATS if device.type == "cuda" else 1):
         again = poisoned(work, device)
         pairs = zip(first, again, strict=True) if isinstance(first, tuple) else [(first, again)]
         for a, b in pairs:
@@ -70,18 +73,28 @@ def check_match(problem: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]], depth
 def check(device: torch.device, seed: int, tiny: bool) -> Iterator[str]:
     """Compare every kernel with its definition; raise at the first that differs."""
     vocabulary = 300 if tiny else 131072
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    for dtype in TOLERANCE:
         logits, cu, draft, sampling = batch_of(4, 3, vocabulary, dtype, device, seed)
         got = same_each_time("greedy", lambda: ops.verify_greedy(logits, cu, draft, 3), device)  # noqa: B023
         want = reference.verify_greedy(logits.double().float(), cu, draft, 3)
         if not all(torch.equal(a, b) for a, b in zip(got, want, strict=True)):
             raise AssertionError(f"greedy {dtype}: other tokens than the definition's")
-        for k, p in ((0, 1.0), (50, 1.0), (0, 0.9), (200, 0.95)):
+        for k, p in ((200, 0.95),) if tiny else ((0, 1.0), (50, 1.0), (0, 0.9), (200, 0.95)):
             cut = {**sampling, "top_k": sampling["top_k"] + k, "top_p": sampling["top_p"] * p}
             check_match((logits, cu, draft, cut), 3, device)
         yield f"greedy, match {dtype}"
-    logits, cu, draft, sampling = batch_of(6, 3, 300 if tiny else 32768, torch.float32, device, seed + 1)
-    draft_logits = torch.randn(len(draft), logits.shape[1], device=device)
+    check_ratio(device, seed, 300 if tiny else 32768)
+    yield "ratio"
+    yield from check_rows(device, seed, tiny)
+    yield from check_attention(device, seed, tiny)
+    yield from check_depths(device, seed, tiny)
+
+
+def check_ratio(device: torch.device, seed: int, vocabulary: int) -> None:
+    """Ratio mode's tokens are the definition's, but for a tie within rounding."""
+    logits, cu, draft, sampling = batch_of(6, 3, vocabulary, torch.float32, device, seed + 1)
+    g = torch.Generator(device=device).manual_seed(seed)
+    draft_logits = torch.randn(len(draft), vocabulary, generator=g, device=device)
     got = same_each_time(
         "ratio",
         lambda: ops.verify_ratio(logits, cu, draft, 3, draft_logits=draft_logits, **sampling),
@@ -91,16 +104,65 @@ def check(device: torch.device, seed: int, tiny: bool) -> Iterator[str]:
     differ = int((got[0] != want[0]).any(1).sum())
     if differ > 1:
         raise AssertionError(f"ratio: {differ} of 6 sequences differ from the definition")
-    yield "ratio"
-    yield from check_attention(device, seed, tiny)
-    yield from check_depths(device, seed, tiny)
+
+
+def check_rows(device: torch.device, seed: int, tiny: bool) -> Iterator[str]:
+    """Rotation against its definition, and keys and values in their slots to the bit."""
+    g = torch.Generator(device=device).manual_seed(seed)
+    rows, queries, kv_heads = 5 if tiny else 300, 6, 2
+    for dtype in ROUNDING:
+        for head_dim in (64,) if tiny else (64, 96, 128):
+            shape = (rows, queries + 2 * kv_heads, head_dim)
+            heads = torch.randn(shape, generator=g, device=device).to(dtype)
+            positions = torch.randint(0, 500, (rows,), generator=g, device=device)
+            angles = torch.rand(500, head_dim // 2, generator=g, device=device) * 6.3
+            weight = torch.rand(head_dim, generator=g, device=device) + 0.5
+            for norm in (None, weight):
+                check_rotation((heads, positions, angles.cos(), angles.sin()), queries, norm)
+            check_writing(heads[:, queries:-kv_heads], heads[:, -kv_heads:], g)
+    yield "rotation, writing of keys and values"
+
+
+def check_rotation(call: tuple[Tensor, ...], queries: int, norm: Tensor | None) -> None:
+    """Turned heads are the definition's; the rows' values, which no head is, stay as they are."""
+    heads, *place = call
+    turned = heads.shape[1] - 2  # the last heads are values
+
+    def turn(rotate: Callable[..., None]) -> Tensor:
+        copy = heads.clone()
+        rotate(copy[:, :turned], *place, queries=queries, q_norm=norm, k_norm=norm, eps=1e-6)
+        return copy
+
+    got, want = same_each_time("rotation", lambda: turn(ops.rotate), heads.device), turn(reference_rotary.rotate)
+    error = (got.float() - want.float()).abs()
+    if not bool((error <= 1e-5 + ROUNDING[heads.dtype] * want.float().abs()).all()):
+        raise AssertionError(f"rotation {heads.dtype} head size {heads.shape[2]}: off by up to {float(error.max())}")
+    if not torch.equal(got[:, turned:], heads[:, turned:]):
+        raise AssertionError(f"rotation {heads.dtype} head size {heads.shape[2]}: values were written to")
+
+
+def check_writing(k: Tensor, v: Tensor, g: torch.Generator) -> None:
+    """Keys and values lie in their slots, those without one nowhere, and all else is untouched."""
+    rows, kv_heads, head_dim = k.shape
+    slots = torch.randperm(4 * rows, generator=g, device=k.device)[:rows]
+    slots[1::4] = -1
+    before = torch.full((rows, 4, kv_heads, head_dim), 7.0, dtype=k.dtype, device=k.device)
+
+    def written(write: Callable[..., None]) -> tuple[Tensor, Tensor]:
+        caches = before.clone(), before.clone()
+        write(k, v, *caches, slots)
+        return caches
+
+    got = same_each_time("write_kv", lambda: written(ops.write_kv), k.device)
+    if not all(torch.equal(a, b) for a, b in zip(got, written(reference_attention.write_kv), strict=True)):
+        raise AssertionError(f"write_kv {k.dtype} head size {head_dim}: other bits than were given")
 
 
 def check_attention(device: torch.device, seed: int, tiny: bool) -> Iterator[str]:
     """All widths to 17 with a prefill chunk among them, against float64."""
     widths = torch.tensor([1, 17, 2, 40] if tiny else [*range(1, 18), 300], device=device)
-    for dtype, tolerance in ((torch.float32, 5e-5), (torch.float16, 5e-3), (torch.bfloat16, 3e-2)):
-        for head_dim in (64, 96, 128):
+    for dtype, tolerance in TOLERANCE.items():
+        for head_dim in (64,) if tiny else (64, 96, 128):
             for context in (30,) if tiny else (100, 3000):
                 call = paged(len(widths), widths, context, (8, 2, head_dim), dtype, seed)
                 got = same_each_time("attention", lambda: ops.verify_attention(*call), device)  # noqa: B023
@@ -149,6 +211,42 @@ def check_depths(device: torch.device, seed: int, tiny: bool) -> Iterator[str]:
     yield "allocation, sums, survival"
 
 
+def check_all(device: torch.device, seed: int, tiny: bool) -> bool:
+    """Say what is right, and what is wrong."""
+    try:
+        for name in check(device, seed, tiny):
+            print(f"right: {name}", flush=True)
+    except AssertionError as error:
+        print(f"WRONG (seed {seed}): {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def time_all(timer: Timer, file: Path | None) -> None:
+    """Print each time, and write all so far to a file: what comes later may fail."""
+    device_name = torch.cuda.get_device_name()
+    rows = []
+    with backend.trusted():
+        for row in timer.rows():
+            rows.append(row)
+            print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
+            if file is not None:
+                text = json.dumps({"device": device_name, "seed": timer.seed, "copy": timer.bandwidth, "rows": rows})
+                file.write_text(text + "\n")
+
+
+def find_device(interpret: bool) -> torch.device:
+    """The GPU, or the CPU with Triton's interpreter switched on."""
+    if not interpret:
+        if not torch.cuda.is_available():
+            raise SystemExit("needs a GPU; --interpret checks at tiny sizes without one")
+        return torch.device("cuda")
+    if "triton" in sys.modules:
+        raise SystemExit("--interpret must come before triton is imported: run this as a command of its own")
+    os.environ["TRITON_INTERPRET"] = "1"
+    return torch.device("cpu")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Check, then time; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description="Check and time the Triton kernels on a GPU.")
@@ -158,38 +256,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the times")
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
-    began = time.monotonic()
-    if options.interpret:
-        if "triton" in sys.modules:
-            raise SystemExit("--interpret must come before triton is imported: run this as a command of its own")
-        os.environ["TRITON_INTERPRET"] = "1"
-        device = torch.device("cpu")
-    elif torch.cuda.is_available():
-        device = torch.device("cuda")
+    deadline = time.monotonic() + SECONDS
+    device = find_device(options.interpret)
+    if device.type == "cuda":
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, seed {seed}")
-    else:
-        raise SystemExit("needs a GPU; --interpret checks at tiny sizes without one")
     with backend.use("triton"):
-        try:
-            for name in check(device, seed, tiny=options.interpret):
-                print(f"right: {name}", flush=True)
-        except AssertionError as error:
-            print(f"WRONG (seed {seed}): {error}", file=sys.stderr)
+        if not check_all(device, seed, tiny=options.interpret):
             return 1
-        if options.interpret:
-            return 0
-        bandwidth = copy_bandwidth()
-        print(f"copy: {bandwidth / 1e12:.2f} TB/s\n")
-        results = []
-        with backend.trusted():
-            for result in timed(options.quick, began + SECONDS, bandwidth):
-                results.append(result)
-                texts = (f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in
-                         result.items())  # fmt: skip
-                print(", ".join(texts), flush=True)
-    if options.json is not None:
-        device_name = torch.cuda.get_device_name()
-        options.json.write_text(json.dumps({"device": device_name, "copy": bandwidth, "rows": results}, indent=1))
+        if not options.interpret:
+            bandwidth = copy_bandwidth()
+            print(f"copy: {bandwidth / 1e12:.2f} TB/s\n")
+            time_all(Timer(QUICK if options.quick else FULL, device, bandwidth, deadline, seed), options.json)
     return 0
 
 

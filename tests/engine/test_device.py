@@ -51,6 +51,18 @@ def test_gpus_are_counted(monkeypatch):
         find_device("cuda:1")
 
 
+def test_another_gpu_than_the_current_one_is_refused(monkeypatch):
+    class TwoGpus(OneGpu):
+        @staticmethod
+        def device_count():
+            return 2
+
+    monkeypatch.setattr(device_module.torch, "cuda", TwoGpus)
+    assert find_device("cuda:0") == torch.device("cuda", 0)
+    with pytest.raises(DeviceError, match=r"'cuda:1' is not the current one, cuda:0; .* CUDA_VISIBLE_DEVICES=1"):
+        find_device("cuda:1")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_absent_gpu_is_said_before_anything_is_loaded(tmp_path):
     folder = write_tiny_llama(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_drafts import next_logits, write_renamed, write_similar
+from tiny_drafts import next_logits, write_renamed
 from tiny_llama import EOS, MAX_LENGTH, VOCABULARY, make_tiny_llm, write_tiny_llama
 
 from adaptive_spec.config import TuningConfig
@@ -28,16 +28,6 @@ KINDS = (
     {"temperature": 0.9, "top_k": 4},
     {"temperature": 1.2, "top_k": 12, "top_p": 0.9},
 )
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("target") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def similar(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_similar(tmp_path_factory.mktemp("similar") / "tiny", target)
 
 
 def started(folder: Path, *, num_blocks: int = 200, sampling: str = "match", **arguments: int) -> DraftModel:

@@ -17,20 +17,24 @@ from adaptive_spec.config import TuningConfig
 from adaptive_spec.cost import Profile
 from adaptive_spec.deployment import make_controller
 from adaptive_spec.engine.device_controller import DeviceController
+from adaptive_spec.engine.drafters.draft_sampler import DraftRows, DraftSampler
+from adaptive_spec.engine.measure import measure_profile
 from adaptive_spec.engine.model import Model
 from adaptive_spec.engine.model_config import ModelConfig
 from adaptive_spec.engine.packing import pack
 from adaptive_spec.engine.passes import Passes
 from adaptive_spec.engine.sampling_params import SamplingParams
+from adaptive_spec.engine.staging import Staging
+from adaptive_spec.engine.text_sampling import TextSampling
 from adaptive_spec.engine.verifier import Verifier
 from adaptive_spec.kernels import backend, compile_cases, compile_check
 from adaptive_spec.step import Outcome, StepView
 
 CPU = torch.device("cpu")
-HEADS, KV_HEADS, BLOCKS = 32, 8, 512
+BLOCKS = 512
 
 
-def model_of(dtype: torch.dtype, head_dim: int, vocabulary: int) -> Model:
+def model_of(dtype: torch.dtype, head_dim: int, vocabulary: int, heads: int = 32, kv_heads: int = 8) -> Model:
     """A model of one thin layer, with heads and vocabulary of full size."""
     hidden = 32
     raw = {
@@ -39,8 +43,8 @@ def model_of(dtype: torch.dtype, head_dim: int, vocabulary: int) -> Model:
         "hidden_size": hidden,
         "intermediate_size": hidden,
         "num_hidden_layers": 1,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "max_position_embeddings": 4096,
         "tie_word_embeddings": True,
@@ -51,10 +55,10 @@ def model_of(dtype: torch.dtype, head_dim: int, vocabulary: int) -> Model:
         "model.norm": (hidden,),
         at + "input_layernorm": (hidden,),
         at + "post_attention_layernorm": (hidden,),
-        at + "self_attn.q_proj": (HEADS * head_dim, hidden),
-        at + "self_attn.k_proj": (KV_HEADS * head_dim, hidden),
-        at + "self_attn.v_proj": (KV_HEADS * head_dim, hidden),
-        at + "self_attn.o_proj": (hidden, HEADS * head_dim),
+        at + "self_attn.q_proj": (heads * head_dim, hidden),
+        at + "self_attn.k_proj": (kv_heads * head_dim, hidden),
+        at + "self_attn.v_proj": (kv_heads * head_dim, hidden),
+        at + "self_attn.o_proj": (hidden, heads * head_dim),
         **{at + f"mlp.{name}_proj": (hidden, hidden) for name in ("gate", "up", "down")},
     }
     tensors = {f"{name}.weight": torch.zeros(shape) for name, shape in shapes.items()}
@@ -91,6 +95,14 @@ def verify(logits: torch.Tensor, draft_logits: torch.Tensor) -> None:
             Verifier(CPU).verify(logits, texts, drafted, draft, drawn_from)
 
 
+def draw(logits: torch.Tensor) -> None:
+    """A draft model's draws, in every mode."""
+    for how in (TextSampling(), TextSampling(temperature=1.0), TextSampling(temperature=1.0, top_k=5, top_p=0.9)):
+        for mode in ("match", "coupled", "ratio"):
+            rows = DraftRows.of([how] * len(logits), [1] * len(logits), mode, Staging(CPU))
+            DraftSampler(mode, rows, logits.shape[1]).draw(logits, 0)
+
+
 def allocate(max_depth: int, evidence: tuple[str, ...], price: bool, effect: bool) -> None:
     """Steps of a controller on the device, for batches of several sizes."""
     settings = {
@@ -125,11 +137,16 @@ def launch_all() -> None:
         for head_dim in (64, 96, 128):
             run_passes(model_of(dtype, head_dim, 64), 8)
             run_passes(model_of(dtype, head_dim, 64), 4)
+        small = model_of(dtype, 64, 64, heads=9, kv_heads=3)
+        for max_depth in (1, 4, 8):
+            run_passes(small, max_depth)
+        measure_profile(small, most_positions=40, block_size=16, repeats=1, clock=iter(range(10**6)).__next__)
         for vocabulary in (compile_cases.VOCABULARY, compile_cases.ODD_VOCABULARY):
             logits = torch.zeros((140, vocabulary), dtype=dtype)
             for rows in (1, 3, 40, 140):
                 for sequences in {max(1, rows - 20), -(-rows // 3) + rows // 2, rows}:
                     verify(logits[:rows], torch.zeros((rows - sequences, vocabulary), dtype=dtype))
+                draw(logits[:rows])
     for price in (False, True):
         for effect in (False, True):
             allocate(8, ("matched_length", "age"), price, effect)

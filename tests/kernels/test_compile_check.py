@@ -41,12 +41,29 @@ def test_it_refuses_to_interpret():
     assert "unset TRITON_INTERPRET" in done.stderr
 
 
-def test_an_error_of_the_compiler_is_a_fault():
-    """In a process that interprets there is nothing to compile, and the compiler says so."""
-    one = Specialisation("verify", "accept_kernel", (), (), (), ())
+# Compiles a kernel as it is launched, and with a constant that the compiler refuses.
+BROKEN = """
+from dataclasses import replace
+from adaptive_spec.kernels import compile_check
+right = next(one for one in compile_check.record() if one.kernel == "accept_kernel")
+constants = tuple((name, 3 if name == "WIDTH" else value) for name, value in right.constants)
+for one in (right, replace(right, constants=constants)):
     result = compile_check.compile_one((one, "cuda:90"))
-    assert result.fault
-    assert result.registers == 0
+    print(result.registers, result.fault.replace("\\n", " "))
+"""
+
+
+def test_an_error_of_the_compiler_is_a_fault(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DUMP_PTXAS_LOG": "1"}
+    command = [sys.executable, "-c", BROKEN]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    right, wrong = done.stdout.splitlines()[-2:]
+    assert int(right.split()[0]) > 0
+    assert len(right.split()) == 1
+    assert wrong.startswith("0 CompilationError: ")
+    assert "range must be a power of 2" in wrong
 
 
 @pytest.mark.parametrize(

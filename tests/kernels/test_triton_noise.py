@@ -35,7 +35,8 @@ def test_the_same_bits_for_any_key(device, seed, sample, position, stream):
 
 
 def test_the_same_bits_over_a_large_vocabulary(device):
-    (_, _, g, bound), _, exact = _twins(device, -7, 3, 11, 1 << 20, noise.MATCH_STREAM)
+    """In many programs, the last of them partly empty."""
+    (_, _, g, bound), _, exact = _twins(device, -7, 3, 11, (1 << 20) - 5, noise.MATCH_STREAM)
     assert torch.equal(g.view(torch.int32), exact.view(torch.int32))
     assert bool((bound >= g).all())
 

@@ -15,16 +15,21 @@ from adaptive_spec.kernels.triton_noise import (
     row_key,
 )
 
+TILE = 1024  # tokens of a program; the interpreter, in which each takes milliseconds, has one for all
+
 
 @triton.jit
-def _probe_kernel(key_ptr, high_ptr, low_ptr, gumbel_ptr, bound_ptr, first, STREAM: tl.constexpr, SIZE: tl.constexpr):
+def _probe_kernel(
+    key_ptr, high_ptr, low_ptr, gumbel_ptr, bound_ptr, first, size, STREAM: tl.constexpr, TILE: tl.constexpr
+):
     k0, k1 = row_key(tl.load(key_ptr), tl.load(key_ptr + 1), tl.load(key_ptr + 2), STREAM)
-    i = tl.arange(0, SIZE)
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    mask = i < size
     high = high_word(k0, k1, first + i)
-    tl.store(high_ptr + i, high.to(tl.int32, bitcast=True))
-    tl.store(low_ptr + i, low_word(k0, high).to(tl.int32, bitcast=True))
-    tl.store(gumbel_ptr + i, gumbel(k0, high))
-    tl.store(bound_ptr + i, gumbel_bound(high))
+    tl.store(high_ptr + i, high.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(low_ptr + i, low_word(k0, high).to(tl.int32, bitcast=True), mask=mask)
+    tl.store(gumbel_ptr + i, gumbel(k0, high), mask=mask)
+    tl.store(bound_ptr + i, gumbel_bound(high), mask=mask)
 
 
 @triton.jit
@@ -46,7 +51,10 @@ def probe(seed, sample, position, size, stream, first, device):
     key = torch.tensor([seed, sample, position], device=device)
     high, low = (torch.empty(size, dtype=torch.int32, device=device) for _ in range(2))
     g, bound = (torch.empty(size, dtype=torch.float32, device=device) for _ in range(2))
-    _probe_kernel[(1,)](key, high, low, g, bound, first, STREAM=stream, SIZE=size, **launch.EXACT)
+    tile = triton.next_power_of_2(size) if launch.interpreted() else TILE
+    _probe_kernel[(triton.cdiv(size, tile),)](
+        key, high, low, g, bound, first, size, STREAM=stream, TILE=tile, **launch.EXACT
+    )
     return high.cpu(), low.cpu(), g.cpu(), bound.cpu()
 
 

@@ -18,10 +18,13 @@ from adaptive_spec.engine.drafters.draft_checkpoint import DraftCheckpoint
 from adaptive_spec.engine.drafters.draft_sampler import DraftRows, DraftSampler
 from adaptive_spec.engine.drafters.draft_text import DraftMemory, DraftText
 from adaptive_spec.engine.drafters.draft_timing import measure_draft_cost
+from adaptive_spec.engine.kv_memory import give_back
 from adaptive_spec.engine.packing import pack
 from adaptive_spec.engine.passes import Passes
 from adaptive_spec.engine.sampling_mode import SamplingMode
+from adaptive_spec.engine.staging import Staging
 from adaptive_spec.engine.text_sampling import TextSampling
+from adaptive_spec.engine.warm_up import warm_up_drafting
 from adaptive_spec.serving.sequence import Sequence as Text
 from adaptive_spec.step import IntArray, SequenceId
 
@@ -82,6 +85,7 @@ class DraftModel(ModelDrafter):
         self._memory: DraftMemory | None = None
         self._passes: Passes | None = None
         self._logits: Tensor | None = None
+        self._staging = Staging(self.model.device)
 
     # ---------------------------------------------------------------- before the first sequence
 
@@ -114,9 +118,11 @@ class DraftModel(ModelDrafter):
         passes = self._passes
         if passes is None or (passes.cache.num_blocks, passes.cache.block_size) != (num_blocks, block_size):
             self._passes = passes = None  # free the old cache before the new one is made
-            passes = self._passes = Passes(self.model, self.model.new_kv_cache(num_blocks, block_size))
+            give_back(self.model.device)
+            passes = self._passes = Passes(self.model, self.model.new_kv_cache(num_blocks, block_size), _READY)
         if self.model.device.type == "cuda":
             passes.prepare(max_num_seqs, _READY)
+            warm_up_drafting(passes, vocab_size, sampling)
         self._memory = DraftMemory(num_blocks, block_size)
         self._max_num_seqs = max_num_seqs
         self._vocab_size = vocab_size
@@ -237,8 +243,7 @@ class DraftModel(ModelDrafter):
         table = np.zeros((len(texts), max(len(sequence.blocks) for sequence in sequences)), dtype=np.int32)
         for row, sequence in zip(table, sequences, strict=True):
             row[: len(sequence.blocks)] = sequence.blocks
-        device = self.model.device
-        rows = DraftRows.of([text.sampling for text in texts], length.tolist(), self._sampling, device)
+        rows = DraftRows.of([text.sampling for text in texts], length.tolist(), self._sampling, self._staging)
         sampler = DraftSampler(self._sampling, rows, self._vocab_size)
 
         start = np.minimum([sequence.num_computed for sequence in sequences], length - 1)

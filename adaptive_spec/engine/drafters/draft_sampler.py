@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from adaptive_spec.engine.sampling_mode import SamplingMode
+from adaptive_spec.engine.staging import Staging
 from adaptive_spec.engine.text_sampling import TextSampling
 from adaptive_spec.kernels import backend, noise, ops
 
@@ -43,26 +45,34 @@ class DraftRows:
 
     @classmethod
     def of(
-        cls, sampling: Sequence[TextSampling], lengths: Sequence[int], mode: SamplingMode, device: torch.device
+        cls, sampling: Sequence[TextSampling], lengths: Sequence[int], mode: SamplingMode, staging: Staging
     ) -> DraftRows:
-        """Collect them; `lengths` are the texts', in tokens, prompts included."""
+        """Collect them; `lengths` are the texts', in tokens, prompts included. They hold until the staging's next."""
         position = [n - s.num_prompt_tokens for n, s in zip(lengths, sampling, strict=True)]
-        drawn = [s for s in sampling if s.temperature >= noise.GREEDY_TEMPERATURE]
+        drawn = [s for s in sampling if not s.greedy]
         offset = _TO_DRAFT_STREAM if mode == "ratio" else 0
         early = [
             (row, s.min_tokens - at, s.stops)
             for row, (s, at) in enumerate(zip(sampling, position, strict=True))
             if s.min_tokens > at and s.stops
         ]
+        real = np.array([[s.temperature for s in sampling], [s.top_p for s in sampling]], dtype=np.float32)
+        seed, sample_index, at, top_k, temperature, top_p = staging.put(
+            np.array([_int64(s.seed + offset) for s in sampling], dtype=np.int64),
+            np.array([s.sample_index for s in sampling], dtype=np.int64),
+            np.array(position, dtype=np.int64),
+            np.array([s.top_k for s in sampling], dtype=np.int32),
+            *real.view(np.int32),
+        )
         return cls(
             greedy=mode == "match" or not drawn,
             truncated=any(s.top_k > 0 or s.top_p < 1.0 for s in drawn),
-            temperature=torch.tensor([s.temperature for s in sampling], dtype=torch.float32, device=device),
-            top_k=torch.tensor([s.top_k for s in sampling], dtype=torch.int32, device=device),
-            top_p=torch.tensor([s.top_p for s in sampling], dtype=torch.float32, device=device),
-            seed=torch.tensor([_int64(s.seed + offset) for s in sampling], dtype=torch.int64, device=device),
-            sample_index=torch.tensor([s.sample_index for s in sampling], dtype=torch.int64, device=device),
-            position=torch.tensor(position, dtype=torch.int64, device=device),
+            temperature=temperature.view(torch.float32),
+            top_k=top_k,
+            top_p=top_p.view(torch.float32),
+            seed=seed,
+            sample_index=sample_index,
+            position=at,
             early=early,
         )
 
