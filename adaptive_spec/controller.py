@@ -182,7 +182,9 @@ class Controller:
         """Lower the depths of a planned step when its batch is finally known.
 
         Sequences may have gone; those that the plan didn't hold join at depth 0. Nothing is ever deepened.
-        The view may tell how full the step is and how many drafts are on offer, never what they are.
+        The view may tell how full the step is and how many drafts are on offer, never what they are. Where a sampled
+        drafter stops early, that number is drawn too: clip such a sequence after the decision, since the depths of
+        the others may not depend on it.
 
         Raises
         ------

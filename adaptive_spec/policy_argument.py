@@ -14,9 +14,7 @@ NONE = "none"
 SYNTAX = "none, or a policy's name, with arguments as in fixed:4 or roofline-budget:horizon=run"
 
 # A table for whoever has tuned none: deep while few sequences decode, off when many do.
-DEFAULT_ARGUMENTS: dict[str, dict[str, object]] = {
-    "batch-threshold": {"table": [[1, 4, 8], [5, 16, 4], [17, 32, 2], [33, None, 0]]}
-}
+DEFAULT_TABLE = ((1, 4, 8), (5, 16, 4), (17, 32, 2), (33, None, 0))
 
 
 def tuning_for(argument: str, base: TuningConfig | None = None) -> TuningConfig:
@@ -26,7 +24,7 @@ def tuning_for(argument: str, base: TuningConfig | None = None) -> TuningConfig:
     ----------
     argument : str
         ``none`` (no speculation), ``NAME``, ``NAME:VALUE`` (the first argument of the policy) or
-        ``NAME:KEY=VALUE;KEY=VALUE``; values are YAML.
+        ``NAME:KEY=VALUE;KEY=VALUE``; values are YAML. A bare ``NAME`` that is the policy of `base` keeps its arguments.
     base : TuningConfig, optional
         All other settings.
 
@@ -42,7 +40,7 @@ def tuning_for(argument: str, base: TuningConfig | None = None) -> TuningConfig:
     if name not in policy_names():
         raise ValueError(f"no policy is called {name!r}; there are none, {', '.join(policy_names())}")
     parameters = list(inspect.signature(policy_class(name)).parameters)
-    arguments: dict[str, object] = {} if rest else dict(DEFAULT_ARGUMENTS.get(name, {}))
+    arguments: dict[str, object] = {} if rest else _usual_arguments(name, base)
     for number, part in enumerate(rest.split(";") if rest else []):
         key, equals, value = part.partition("=")
         if not equals:
@@ -61,10 +59,22 @@ def tuning_for(argument: str, base: TuningConfig | None = None) -> TuningConfig:
         raise ValueError(f"policy {argument!r}: {told}") from error
 
 
-def fixed_depth(argument: str) -> int | None:
-    """The depth of a baseline with one depth for all (0 for none); None for other policies."""
+def _usual_arguments(name: str, base: TuningConfig) -> dict[str, object]:
+    """A policy's arguments where none are written: the tuning's own, or else the default ones."""
+    if name == base.policy.name and base.policy.params:
+        return base.policy.params
+    if name == "batch-threshold":
+        return {"table": [[first, last, min(depth, base.max_depth)] for first, last, depth in DEFAULT_TABLE]}
+    return {}
+
+
+def fixed_depth(argument: str, base: TuningConfig | None = None) -> int | None:
+    """The depth of a baseline with one depth for all (0 for none); None for other policies.
+
+    `argument` and `base` are those of :func:`tuning_for`.
+    """
     if argument == NONE:
         return 0
-    tuning = tuning_for(argument)
+    tuning = tuning_for(argument, base)
     depth = tuning.policy.params.get("depth")
     return depth if tuning.policy.name == "fixed" and isinstance(depth, int) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -26,7 +27,6 @@ from adaptive_spec.cli.engine_options import (
     MaxModelLen,
     Model,
     Sampling,
-    Tuning,
     chat_prompt,
     drafter_arguments,
     load_tuning,
@@ -38,6 +38,7 @@ from adaptive_spec.cli.policy_run import play_policy, run_policy
 from adaptive_spec.cli.prompts import Prompt, mix, read_prompts, settling
 from adaptive_spec.cli.turns import TurnClock, take_turns
 from adaptive_spec.config import TuningConfig
+from adaptive_spec.upkeep_config import LearnedConfig, MetricsConfig
 
 if TYPE_CHECKING:
     from adaptive_spec.engine.llm import LLM
@@ -72,7 +73,13 @@ def bench(
     num_prompts: Annotated[int, typer.Option(min=1, help="Prompts, taken evenly from the files by seed.")] = 64,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of every answer; its end is ignored.")] = 128,
     concurrency: Annotated[str, typer.Option(help="Requests in flight, several after commas.")] = "1,4,16,32",
-    policies: Annotated[str, typer.Option(help=f"Policies after commas: {SYNTAX}.")] = POLICIES,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Policies after commas: {SYNTAX}. A bare name has the arguments that the tuning file gives it. "
+            f"If not given: {POLICIES}, as far as max_depth allows."
+        ),
+    ] = None,
     rounds: Annotated[
         str, typer.Option(help=f"Number, or auto: until every ratio is within 3 %, {MAX_AUTO_ROUNDS} at most.")
     ] = "auto",
@@ -85,9 +92,17 @@ def bench(
     drafter: DrafterName = "prompt_lookup",
     drafter_arg: DrafterArguments = None,
     sampling: Sampling = None,
-    tuning: Tuning = None,
+    tuning: Annotated[
+        Path | None,
+        typer.Option(
+            help="Tuning file (YAML); its sections learned and metrics are left out, so that no policy has what "
+            "another learned, and the deployment's state and port are left alone."
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Chooses the prompts and seeds all else.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Chooses the prompts and seeds all else; policies have seed + i in round i.")
+    ] = 0,
     chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Use the model's chat template.")] = True,
     dtype: Dtype = "auto",
     device: Device = "cpu",
@@ -99,8 +114,8 @@ def bench(
     """Compare policies on one loaded model, in rounds in which they take turns of a second each."""
     levels = _levels(concurrency)
     fixed_rounds = _rounds(rounds)
-    base = load_tuning(tuning)
-    named = unique(split_list(policies))
+    base = _without_deployment(load_tuning(tuning))
+    named = _default_policies(base) if policies is None else unique(split_list(policies))
     if not named:
         raise UsageError("--policies is empty; name at least one")
     tunings = {policy: tuning_for(policy, base) for policy in named}
@@ -134,15 +149,19 @@ def bench(
     threads = _torch_threads()
     engines = {policy: options.beside(llm, seed, TurnClock()) for policy in named}
     comparisons: list[Comparison] = []
+    depths = {policy: fixed_depth(policy, base) for policy in named}
+    asked = {
+        category: [chat_prompt(llm, prompt.text, chat) for prompt in prompts] for category, prompts in sets.items()
+    }
+    settling_texts = [chat_prompt(llm, prompt.text, chat) for prompt in others]
+    _check_prompts(engines, {**asked, "settling": settling_texts}, params)
     try:
         with tempfile.TemporaryDirectory(prefix="adaptive-spec-") as folder, _progress(console) as progress:
-            for category, prompts in sets.items():
-                texts = [chat_prompt(llm, prompt.text, chat) for prompt in prompts]
-                settling_texts = [chat_prompt(llm, prompt.text, chat) for prompt in others]
+            for category, texts in asked.items():
                 for level in levels:
-                    comparison = Comparison(level, category, {policy: fixed_depth(policy) for policy in named})
+                    comparison = Comparison(level, category, depths)
                     comparisons.append(comparison)
-                    bench_one = _Level(engines, tunings, texts, settling_texts, params, Path(folder))
+                    bench_one = _Level(engines, tunings, texts, settling_texts, params, Path(folder), seed)
                     with failing(f"category {category}" if by_category else "bench"):
                         bench_one.play(comparison, fixed_rounds, progress)
                     if not as_json:
@@ -167,6 +186,9 @@ def bench(
     if (busiest := max(loads, default=0.0)) > BUSY_CPUS:
         warnings.append(f"other processes kept {busiest:.2f} CPUs busy during a run; ratios may be off")
         console.print(f"warning: {warnings[-1]}", style="yellow", soft_wrap=True)
+    for fault in _faults(comparisons):
+        warnings.append(fault)
+        console.print(f"warning: {fault}", style="yellow", soft_wrap=True)
     _report(comparisons, levels, as_json, warnings, {
         "model": model, "drafter": drafter, "sampling": llm.sampling, "dtype": str(llm.model.dtype),
         "device": str(llm.model.device), "allocate": allocate, "threads": threads, "seed": seed,
@@ -186,6 +208,7 @@ class _Level:
         settling: Sequence[str | list[int]],
         params: SamplingParams,
         folder: Path,
+        seed: int,
     ) -> None:
         self.engines = engines
         self.tunings = tunings
@@ -193,6 +216,7 @@ class _Level:
         self.settling = settling
         self.params = params
         self.folder = folder
+        self.seed = seed
         self.states: dict[str, Path] = {}
 
     def play(self, comparison: Comparison, rounds: int | None, progress: Progress) -> None:
@@ -206,11 +230,15 @@ class _Level:
         while comparison.rounds < most and not (rounds is None and comparison.settled):
             plays = {
                 policy: play_policy(
-                    self.engines[policy], self.tunings[policy], self.prompts, self.params, comparison.concurrency,
+                    self.engines[policy],
+                    self.tunings[policy].model_copy(update={"seed": self.seed + comparison.rounds}),
+                    self.prompts,
+                    self.params,
+                    comparison.concurrency,
                     state=self.states.get(policy),
                 )
                 for policy in comparison.order
-            }  # fmt: skip
+            }
             clocks = {policy: cast(TurnClock, engine.clock) for policy, engine in self.engines.items()}
             comparison.add_round(take_turns(plays, clocks, finished=lambda _: progress.advance(task)))
             if progress.disable:  # someone may look into the log of a long run
@@ -228,6 +256,7 @@ class _Level:
         """Let each policy that learns answer the other prompts."""
         for number, (policy, tuning) in enumerate(self.tunings.items()):
             engine = self.engines[policy]
+            tuning = tuning.model_copy(update={"seed": self.seed})
             engine.set_policy(tuning)
             if self.settling and engine.controller.policy.explores:
                 self.states[policy] = state = self.folder / f"{number}.npz"
@@ -254,6 +283,38 @@ def _report(
         typer.echo(json.dumps(document, indent=2))
     elif len(levels) > 1:
         table_console().print(means_table(means))
+
+
+def _without_deployment(tuning: TuningConfig) -> TuningConfig:
+    """The tuning without what ties it to a deployment's own files and ports."""
+    return tuning.model_copy(update={"learned": LearnedConfig(), "metrics": MetricsConfig()})
+
+
+def _default_policies(base: TuningConfig) -> list[str]:
+    deepest = base.max_depth
+    return [policy for policy in split_list(POLICIES) if (fixed_depth(policy, TuningConfig()) or 0) <= deepest]
+
+
+def _check_prompts(engines: dict[str, LLM], sets: dict[str, list[str | list[int]]], params: SamplingParams) -> None:
+    """CommandError that names the first prompt that can't be served, before anything has run."""
+    for category, prompts in sets.items():
+        for number, prompt in enumerate(prompts, start=1):
+            for engine in engines.values():
+                with failing(f"prompt {number} of {category}"):
+                    engine.check_request(prompt, params)
+
+
+def _faults(comparisons: list[Comparison]) -> list[str]:
+    """A line for each kind of fault that each policy had, at each level."""
+    lines = []
+    for item in comparisons:
+        for policy, runs in item.runs.items():
+            faults = sum((run.faults for run in runs), Counter())
+            lines += [
+                f"{policy}, {item.category}, {item.concurrency} in flight: {what}: {count} times in {len(runs)} rounds"
+                for what, count in faults.items()
+            ]
+    return lines
 
 
 def _levels(text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from adaptive_spec.cli.failure import CommandError, UsageError, failing
 from adaptive_spec.config import TuningConfig, TuningError
@@ -75,20 +77,16 @@ class EngineOptions:
             from adaptive_spec.engine.device_controller import check_place
             from adaptive_spec.engine.drafters import ModelDrafter, drafter_class, drafter_names
             from adaptive_spec.engine.llm import LLM  # torch comes with it: only now
+            from adaptive_spec.engine.model import check_dtype
             from adaptive_spec.engine.sampling_mode import choose_sampling
         if self.drafter not in drafter_names():
             raise UsageError(f"--drafter {self.drafter}: there are {', '.join(drafter_names())}")
         drafter = drafter_class(self.drafter)
-        parameters = inspect.signature(drafter).parameters
-        known = list(parameters)
-        for name in self.drafter_arguments:
-            if name not in known:
-                raise UsageError(f"--drafter-arg {name}: {self.drafter} takes no such argument{nearest(name, known)}")
-        for name, parameter in parameters.items():
-            if parameter.default is parameter.empty and name not in self.drafter_arguments:
-                raise UsageError(f"--drafter {self.drafter}: needs --drafter-arg {name}=...")
+        check_drafter_arguments(self.drafter, drafter, self.drafter_arguments)
         with failing("--device", usage=True):
-            find_device(self.more.get("device", "cpu"))
+            device = find_device(self.more.get("device", "cpu"))
+        with failing("--dtype", usage=True):
+            check_dtype(self.dtype, device.type)
         with failing("--allocate", usage=True):
             check_place(self.more.get("allocate", "host"))
         with failing("--sampling", usage=True):
@@ -130,6 +128,26 @@ def drafter_arguments(pairs: list[str] | None) -> dict[str, Any]:
     return arguments
 
 
+def check_drafter_arguments(name: str, drafter: type, arguments: Mapping[str, Any]) -> None:
+    """UsageError if a drafter takes no such arguments, needs others, or wants values of another type."""
+    parameters = inspect.signature(drafter).parameters
+    known = list(parameters)
+    for key in arguments:
+        if key not in known:
+            raise UsageError(f"--drafter-arg {key}: {name} takes no such argument{nearest(key, known)}")
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in arguments:
+            raise UsageError(f"--drafter {name}: needs --drafter-arg {key}=...")
+    hints = typing.get_type_hints(inspect.unwrap(drafter.__init__))  # type: ignore[misc]
+    for key, value in arguments.items():
+        adapter: TypeAdapter[Any] = TypeAdapter(hints[key], config=ConfigDict(arbitrary_types_allowed=True))
+        try:
+            adapter.validate_python(value, strict=True)
+        except ValidationError as error:
+            told = error.errors()[0]["msg"].removeprefix("Input ")
+            raise UsageError(f"--drafter-arg {key}={value}: {told}") from error
+
+
 def load_tuning(path: Path | None) -> TuningConfig:
     """The tuning of a file, or the default one; CommandError if the file can't serve."""
     if path is None:
@@ -148,9 +166,13 @@ def with_metrics_port(tuning: TuningConfig, port: int | None) -> TuningConfig:
 
 
 def chat_prompt(llm: LLM, text: str, chat: bool) -> str | list[int]:
-    """The prompt as the model wants it: in its chat template, or as it is."""
+    """The prompt as the model wants it: the tokens of its chat template, or the text as it is."""
     if not chat:
         return text
+    tokenizer = llm.tokenizer
+    if tokenizer.chat_template is None:
+        raise CommandError(f"model {llm.model_name}: has no chat template; ask it with --no-chat")
     with failing("chat template"):
-        prompt: str | list[int] = llm.tokenizer.apply_chat_template([{"role": "user", "content": text}])
-        return prompt
+        prompt = tokenizer.apply_chat_template([{"role": "user", "content": text}])
+        # The template writes the special tokens itself.
+        return tokenizer.encode(prompt, add_special_tokens=False)

@@ -31,7 +31,7 @@ from adaptive_spec.cli.engine_options import (
 )
 from adaptive_spec.cli.failure import CommandError, UsageError, failing
 from adaptive_spec.cli.policy_argument import SYNTAX, tuning_for
-from adaptive_spec.cli.prompts import Prompt, read_prompts
+from adaptive_spec.cli.prompts import Prompt, is_text, read_prompts
 from adaptive_spec.cli.strip import Strip
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Answer:
     text: str = ""
     tokens: int = 0
     finish_reason: str | None = None
+    error: str | None = None
     strip: Strip = field(default_factory=Strip)
 
     def record(self) -> dict[str, Any]:
@@ -95,7 +96,9 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus; 1 is off.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0 is off.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling and of the policy.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the sampling and of the policy; the tuning's if not given.")
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Use the model's chat template.")] = True,
     dtype: Dtype = "auto",
     device: Device = "cpu",
@@ -111,11 +114,15 @@ def generate(
         raise UsageError("give either a PROMPT or --file; see adaptive-spec generate --help")
     if prompt is not None and not prompt.strip():
         raise UsageError("the prompt is empty; write something")
+    if prompt is not None and not is_text(prompt):
+        raise UsageError("the prompt is no UTF-8 text; write whole characters")
     prompts = read_prompts(file) if file is not None else [Prompt(str(prompt), "command line")]
     settings = load_tuning(tuning)
     if policy is not None:
         settings = tuning_for(policy, settings)
     settings = with_metrics_port(settings, metrics_port)
+    if seed is not None:
+        settings = settings.model_copy(update={"seed": seed})
     options = EngineOptions(
         model,
         drafter,
@@ -130,8 +137,10 @@ def generate(
             "allocate": allocate,
         },
     )
-    params = sampling_params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
-    llm = options.load(settings, seed)
+    params = sampling_params(
+        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=settings.seed
+    )
+    llm = options.load(settings, settings.seed)
     answers = [Answer(entry.text) for entry in prompts]
     requests = _queue(llm, answers, params, chat)
     live = sys.stdout.isatty() and not as_json
@@ -140,6 +149,7 @@ def generate(
     seconds = time.perf_counter() - began
     llm.close()
     _report(llm, answers, seconds, live, as_json)
+    _check_finished(answers)
 
 
 def sampling_params(**arguments: Any) -> SamplingParams:
@@ -163,7 +173,7 @@ def _queue(llm: LLM, answers: list[Answer], params: SamplingParams, chat: bool) 
 def _run(llm: LLM, requests: dict[str, Answer], live: bool) -> None:
     def observe(report: StepReport) -> None:
         for sequence, depth, accepted in zip(
-            report.sequences, report.verified.tolist(), report.accepted.tolist(), strict=True
+            report.sequences, report.verified.tolist(), report.kept.tolist(), strict=True
         ):
             requests[sequence.request.request_id].strip.add(depth, accepted)
 
@@ -175,9 +185,16 @@ def _run(llm: LLM, requests: dict[str, Answer], live: bool) -> None:
             _serve(llm, requests, view.update)
     else:
         _serve(llm, requests, None)
-    for answer in requests.values():
-        if answer.finish_reason in ("error", None):
-            raise CommandError(f"{answer.prompt[:40]!r}: the answer failed after {answer.tokens} tokens")
+
+
+def _check_finished(answers: list[Answer]) -> None:
+    """CommandError that names the first answer that failed, if one did."""
+    failed = [answer for answer in answers if answer.finish_reason in ("error", None)]
+    if failed:
+        first = failed[0]
+        why = f" ({first.error})" if first.error else ""
+        others = f"; {len(failed)} of {len(answers)} failed" if len(failed) > 1 else ""
+        raise CommandError(f"{first.prompt[:40]!r}: the answer failed after {first.tokens} tokens{why}{others}")
 
 
 def _serve(llm: LLM, requests: dict[str, Answer], update: Any) -> None:
@@ -187,6 +204,7 @@ def _serve(llm: LLM, requests: dict[str, Answer], update: Any) -> None:
             answer.text += output.text
             answer.tokens += len(output.token_ids)
             answer.finish_reason = output.finish_reason
+            answer.error = str(output.stop_reason) if output.finish_reason == "error" else None
         if update is not None:
             update()
 
@@ -196,7 +214,8 @@ def _report(llm: LLM, answers: list[Answer], seconds: float, live: bool, as_json
     steps = sum(len(answer.strip.depth) for answer in answers)
     accepted = sum(sum(answer.strip.accepted) for answer in answers)
     length = 1 + accepted / steps if steps else float("nan")
-    policy = llm.tuning.policy.name if llm.tuning.mode == "on" else "none"
+    drafting = llm.tuning.mode == "on" and llm.drafter is not None and llm.drafter.name != "none"
+    policy = llm.tuning.policy.name if drafting else "none"
     if as_json:
         total = {
             "policy": policy,

@@ -20,10 +20,10 @@ def tuning_for(argument: str, base: TuningConfig | None = None) -> TuningConfig:
         raise UsageError(str(error)) from error
 
 
-def fixed_depth(argument: str) -> int | None:
+def fixed_depth(argument: str, base: TuningConfig | None = None) -> int | None:
     """See :func:`adaptive_spec.policy_argument.fixed_depth`; UsageError for its ValueError."""
     try:
-        return policy_argument.fixed_depth(argument)
+        return policy_argument.fixed_depth(argument, base)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -42,6 +42,8 @@ class PolicyRun:
         Draft tokens.
     decided_by : Counter of str
         Steps by what decided their depths: ``policy``, ``off-step``, ``guard``, ...
+    faults : Counter of str
+        What went wrong, and how often; the run's other figures are then not the policy's.
     other_load : float
         CPUs that other processes kept busy meanwhile (NaN where the system doesn't tell).
     """
@@ -58,6 +60,7 @@ class PolicyRun:
     verified: int = 0
     accepted: int = 0
     decided_by: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
     other_load: float = float("nan")
 
     @property
@@ -95,7 +98,7 @@ def play_policy(
     llm : LLM
         Idle. Its clock measures.
     tuning : TuningConfig
-        How depths are chosen; the controller is new.
+        How depths are chosen; the controller is new, and the drafter has unlearned what it learned while serving.
     state : path, optional
         What the policy has learned before; read if it is there.
     observer : callable, optional
@@ -108,6 +111,8 @@ def play_policy(
     """
     clock = llm.clock
     llm.set_policy(tuning)
+    if llm.drafter is not None:
+        llm.drafter.unlearn()  # or it would know the answers of an earlier run
     if state is not None and state.exists():
         llm.controller.load(state)
     run = PolicyRun()
@@ -129,8 +134,10 @@ def play_policy(
         if report.decision is not None:
             run.decided_by[report.decision.decided_by] += 1
         for text in report.started:
-            first[text.id] = now
+            first.setdefault(text.id, now)  # a text that was preempted starts again
         for text in report.finished:
+            if text.finish_reason == "error":
+                run.faults[f"an answer failed ({text.stop_reason})"] += 1
             if text.num_output_tokens > 1:
                 run.tpot_seconds.append((now - first.pop(text.id)) / (text.num_output_tokens - 1))
         if observer is not None:
@@ -153,6 +160,7 @@ def play_policy(
             yield
         run.seconds = clock() - began
         run.other_load = load.busy_cpus()
+        run.faults += _faults(llm)
     finally:
         llm.observer = None
         for number in range(len(prompts)):
@@ -180,6 +188,13 @@ def run_policy(
                 llm.controller.save(state)
             run: PolicyRun = end.value
             return run
+
+
+def _faults(llm: LLM) -> Counter[str]:
+    """What has failed since the engine was given its policy."""
+    kinds = {f"the policy's fault ({kind})": count for kind, count in llm.controller.fallback.faults.items()}
+    dropped = {f"the drafter failed and was dropped ({llm.runner.fault})": 1} if llm.runner.fault else {}
+    return Counter(kinds | dropped)
 
 
 class OtherLoad:

@@ -69,7 +69,19 @@ def _from_json(line: str, stem: str, where: str) -> Prompt:
         raise CommandError(f'{where}: "turns" must be a list of texts, and "prompt" a text')
     if not turns[0].strip():
         raise CommandError(f"{where}: the prompt is empty; write something or take the line out")
-    return Prompt(turns[0], str(entry.get("category", stem)))
+    prompt = Prompt(turns[0], str(entry.get("category", stem)))
+    if not (is_text(prompt.text) and is_text(prompt.category)):
+        raise CommandError(f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff); write whole characters")
+    return prompt
+
+
+def is_text(text: str) -> bool:
+    """Whether all of it are characters; a half of a surrogate pair is none, and can't be printed."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def mix(files: Sequence[Sequence[Prompt]], count: int, seed: int) -> list[Prompt]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +132,18 @@ class LLM:
                 token_bytes += self.drafter.kv_bytes_per_token
             block_bytes = token_bytes * block_size
             num_kv_blocks = kv_cache_blocks(block_bytes, wanted, self.model.device, kv_cache_memory_bytes)
+        self._cache = self.model.new_kv_cache(num_kv_blocks, block_size)
         self.scheduler = Scheduler(
             BlockPool(num_kv_blocks, block_size, enable_prefix_caching),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=self.model.config.max_model_len,
         )
-        self._cache = self.model.new_kv_cache(num_kv_blocks, block_size)
         timed = model._pricing if isinstance(model, LLM) else None
         self._pricing = StepPricing(self.model, self.scheduler, cost, clock, timed)
         self._requests: dict[str, Request] = {}
+        self._calls: set[Request] = set()  # those of generate() and stream()
+        self._news: dict[Request, None] = {}  # those that gained something that nobody was told yet
         self._maker = RequestMaker(self.model.config, self.tokenizer, self.scheduler, seed)
         self.set_policy(tuning)
 
@@ -164,7 +166,7 @@ class LLM:
         ValueError
             If the tuning asks for what this engine can't do.
         """
-        if self.has_unfinished:
+        if self.scheduler:
             raise RuntimeError(f"{len(self.scheduler)} sequences are unfinished; finish or abort them first")
         if drafter is not None:
             self._take_drafter(drafter)
@@ -261,7 +263,8 @@ class LLM:
         try:
             with request_bar(len(requests), progress) as advance:
                 while unfinished:
-                    finished = {request for request in self._step() if request.finished} & unfinished
+                    self._step()
+                    finished = {request for request in unfinished if request.finished}
                     unfinished -= finished
                     advance(len(finished))
             return [request.output() for request in requests]
@@ -297,11 +300,11 @@ class LLM:
         unfinished = set(requests)
         try:
             while unfinished:
-                for request in self._step():
-                    if request in unfinished:
-                        if request.finished:
-                            unfinished.remove(request)
-                        yield request.news()
+                self._step()
+                for request in self._take_news(unfinished):
+                    if request.finished:
+                        unfinished.remove(request)
+                    yield request.news()
         finally:
             self._drop(requests)
 
@@ -309,8 +312,8 @@ class LLM:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether anything is left to do."""
-        return len(self.scheduler) > 0
+        """Whether anything is left to do, or to be told by :meth:`step`."""
+        return len(self.scheduler) > 0 or bool(self._news)
 
     def add_request(self, request_id: str, prompt: Prompt, sampling_params: SamplingParams | None = None) -> None:
         """Queue a request; ValueError, and nothing changed, if it can't be served or its id is in use."""
@@ -318,9 +321,18 @@ class LLM:
             raise ValueError(f"request {request_id!r} is in use already; choose another id")
         self._queue([self._maker.make(request_id, prompt, sampling_params or SamplingParams())])
 
+    def check_request(self, prompt: Prompt, sampling_params: SamplingParams) -> None:
+        """Raise the ValueError by which :meth:`add_request` would refuse a request; nothing is queued."""
+        self._maker.check(prompt, sampling_params)
+
     def step(self) -> list[RequestOutput]:
-        """Run one step; return what is new, as :meth:`stream` does, for every request that gained something."""
-        touched = self._step()
+        """Run one step; return what is new, as :meth:`stream` does, for every request that gained something.
+
+        That includes what requests of :meth:`add_request` gained while :meth:`generate` or :meth:`stream` ran; their
+        own requests are told of there alone.
+        """
+        self._step()
+        touched = self._take_news(self._news.keys() - self._calls)
         news = [request.news() for request in touched]
         for request in touched:
             if request.finished:
@@ -331,20 +343,28 @@ class LLM:
         """End a request; nothing happens if it is unknown or has finished."""
         request = self._requests.pop(request_id, None)
         if request is not None:
+            self._news.pop(request, None)
             for text in request.texts:
                 self.loop.abort(text)
 
-    def _step(self) -> list[Request]:
-        """Run one step; return the requests that it touched."""
+    def _step(self) -> None:
+        """Run one step, and note the requests that it touched."""
         report = self.loop.step()
         self.upkeep.tick(self.clock())
-        if report is None:
-            return []
-        texts = [*report.sequences, *report.started]
-        return list(dict.fromkeys(text.request for text in texts))
+        if report is not None:
+            touched = (text.request for text in (*report.sequences, *report.started))
+            self._news |= dict.fromkeys(r for r in touched if r.request_id in self._requests)
+
+    def _take_news(self, wanted: Set[Request]) -> list[Request]:
+        """Those of the requests that gained something since they were last taken, in the order in which they did."""
+        taken = [request for request in self._news if request in wanted]
+        for request in taken:
+            del self._news[request]
+        return taken
 
     def _submit(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params) -> list[Request]:
         requests = self._maker.make_all(prompts, sampling_params)
+        self._calls.update(requests)
         self._queue(requests)
         return requests
 
@@ -358,3 +378,4 @@ class LLM:
     def _drop(self, requests: list[Request]) -> None:
         for request in requests:
             self.abort_request(request.request_id)
+        self._calls.difference_update(requests)

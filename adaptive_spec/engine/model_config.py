@@ -286,6 +286,9 @@ def _rope_scaling(rope: Mapping[str, Any], where: str) -> RopeScaling:
 
 def _refuse_unsupported(raw: Mapping[str, Any], where: str) -> None:
     """Refuse by name what would silently give wrong text."""
+    for key in ("rope_scaling", "rope_parameters", "quantization_config"):
+        if raw.get(key) is not None and not isinstance(raw[key], Mapping):
+            raise ModelError(f"{where}: {key} is {raw[key]!r}; it must be a mapping")
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ModelError(f"{where}: hidden_act {raw['hidden_act']!r} is not supported; known: silu")
     if raw.get("mlp_bias"):

@@ -14,7 +14,7 @@ class SpeculationStats:
     steps : int
         Decoding steps. The first token comes with the prefill and takes none.
     drafted, verified, accepted : int
-        Draft tokens made, judged and kept.
+        Draft tokens made, judged, and kept in the text beside the one token of every step.
     depths : list of int
         Drafts verified in each step.
     preemptions : int

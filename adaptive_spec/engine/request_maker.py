@@ -60,16 +60,7 @@ class RequestMaker:
 
     def make(self, request_id: str, prompt: Prompt, params: SamplingParams) -> Request:
         """Make a request and its texts; ValueError if it can't be served."""
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt) if prompt else []
-        else:
-            tokens = [int(token) for token in prompt]
-            if wrong := [token for token in tokens if not 0 <= token < self.config.vocab_size]:
-                raise ValueError(
-                    f"token {wrong[0]} of the prompt is outside the vocabulary 0..{self.config.vocab_size - 1}"
-                )
-        max_tokens = self.config.max_model_len if params.max_tokens is None else params.max_tokens
-        max_tokens = self.scheduler.check(len(tokens), max_tokens)
+        tokens, max_tokens = self.check(prompt, params)
         seed = int(self._rng.integers(2**63)) if params.seed is None else params.seed
         request = Request(request_id, prompt if isinstance(prompt, str) else None, tokens, params, seed)
         request.texts = [
@@ -89,3 +80,19 @@ class RequestMaker:
             for index in range(params.n)
         ]
         return request
+
+    def check(self, prompt: Prompt, params: SamplingParams) -> tuple[list[int], int]:
+        """A prompt's tokens and the most that can follow them; ValueError if the request can't be served."""
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt) if prompt else []
+        else:
+            tokens = [int(token) for token in prompt]
+            self._check_known(tokens, "token {} of the prompt")
+        self._check_known(params.stop_token_ids, "stop_token_ids: token {}")
+        max_tokens = self.config.max_model_len if params.max_tokens is None else params.max_tokens
+        return tokens, self.scheduler.check(len(tokens), max_tokens)
+
+    def _check_known(self, tokens: Sequence[int], what: str) -> None:
+        size = self.config.vocab_size
+        if wrong := [token for token in tokens if not 0 <= token < size]:
+            raise ValueError(f"{what.format(wrong[0])} is outside the vocabulary 0..{size - 1}")

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from adaptive_spec.kernels.noise import GREEDY_TEMPERATURE
+
 # vLLM's parameters that this engine has no use for: name -> (values that ask for nothing, what to do instead).
 UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "presence_penalty": ((0, None), "leave it at 0"),
@@ -173,6 +175,11 @@ class SamplingParams:
         if self.stop and not self.detokenize:
             raise _fail("detokenize", detokenize, "true where stop strings are given: they are found in the text")
         self.extra_args = _extra_args(extra_args)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature < GREEDY_TEMPERATURE
 
 
 def _refuse(others: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adaptive_spec.kernels.noise import GREEDY_TEMPERATURE
 from adaptive_spec.serving.sequence import Sequence
 
 
@@ -14,7 +15,7 @@ class TextSampling:
     Attributes
     ----------
     temperature : float
-        Under 1e-5: the likeliest token.
+        0 (anything under 1e-5): the likeliest token.
     top_k : int
         0: off.
     top_p : float
@@ -54,3 +55,8 @@ class TextSampling:
             min_tokens=text.min_tokens,
             stops=tuple(sorted(text.eos_token_ids | text.stop_token_ids)),
         )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature < GREEDY_TEMPERATURE

@@ -140,6 +140,8 @@ class Tokenizer:
                 extra = json.loads(settings.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise ModelError(f"{settings}: not readable as JSON ({error})") from error
+            if not isinstance(extra, dict):
+                raise ModelError(f"{settings}: holds a {type(extra).__name__}; it must be a JSON object")
         special = {}
         for key in ("bos_token", "eos_token", "unk_token", "pad_token"):
             value = extra.get(key)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_spec.engine.staging import Staging
-from adaptive_spec.kernels import backend, noise, ops
+from adaptive_spec.kernels import backend, ops
 from adaptive_spec.serving.sequence import Sequence as Text
 from adaptive_spec.step import IntArray
 
@@ -40,7 +40,7 @@ class SamplingRows:
         )
         return cls(
             ids=[text.id for text in texts],
-            greedy=all(p.temperature < noise.GREEDY_TEMPERATURE for p in params),
+            greedy=all(p.greedy for p in params),
             temperature=temperature.view(torch.float32),
             top_k=top_k,
             top_p=top_p.view(torch.float32),

@@ -83,11 +83,11 @@ class StepReport:
     evidence : float array, shape (B, F)
         What was known of their drafts, as the controller saw it.
     drafted, verified, accepted, emitted : int array, shape (B,)
-        Drafts made, judged, kept; tokens that each sequence gained.
+        Drafts made, judged and accepted, the latter also beyond an end of the text; tokens that each sequence gained.
     prefill_tokens : int
         Positions of prompts.
     started : list of Sequence
-        Those whose prefill ended, and which gained their first token.
+        Those whose prefill ended, and which gained a token by it: their first, or after a preemption their next.
     preempted, finished : list of Sequence
         Those that lost their KV blocks; those that ended.
     time : StepTime
@@ -109,6 +109,11 @@ class StepReport:
     finished: list[Sequence] = field(default_factory=list)
     time: StepTime = field(default_factory=lambda: StepTime(0, 0, 0, 0, 0))
     decision_seconds: float = NAN
+
+    @property
+    def kept(self) -> IntArray:
+        """Accepted drafts that became text, shape (B,): what a sequence gained, less the one token of any step."""
+        return np.minimum(self.accepted, np.maximum(self.emitted - 1, 0))
 
     @property
     def num_tokens(self) -> int:
@@ -245,8 +250,8 @@ class ServingLoop:
         for i, sequence in enumerate(step.decoding):
             sequence.drafted += drafted[i]
             sequence.depths.append(verified[i])
-            sequence.accepted += accepted[i]
             emitted[i] = self._advance(sequence, result.tokens[i], finished)
+            sequence.accepted += min(accepted[i], max(int(emitted[i]) - 1, 0))
         tokens = iter(result.first_tokens)
         for chunk in step.prefills:
             self.scheduler.advance_prefill(chunk)

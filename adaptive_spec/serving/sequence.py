@@ -58,6 +58,8 @@ class Sequence:
         Tokens to compute before it decodes: its length when it was last admitted.
     blocks : array of int
         Its KV blocks, in order of position.
+    drafted, accepted : int
+        Draft tokens made for it; those that became text beside the one token of every step.
     depths : array of int
         Drafts that were verified for it, step by step.
     """

@@ -8,30 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ENGINE, refused, run_json
 
-from adaptive_spec.cli import bench, main, turns
+from adaptive_spec.cli import bench, generate, main, turns
+from adaptive_spec.cli.engine_options import chat_prompt
 
 pytest.importorskip("torch")
-
-ENGINE = ["--dtype", "float32", "--num-kv-blocks", "256"]
-
-
-def run_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    code = main([*arguments, "--json"])
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    document: dict[str, Any] = json.loads(out)
-    return document
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Exit code and the one line on stderr."""
-    code = main(arguments)
-    out, err = capsys.readouterr()
-    assert out == ""
-    lines = [line for line in err.splitlines() if "warning" not in line.lower()]
-    assert len(lines) == 1, err
-    return code, lines[0]
 
 
 def test_generate_tells_text_depths_and_speed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +137,9 @@ def test_bench_by_category_prints_a_table_each(
         (["--sampling", "rejection"], 2, "must be one of match, coupled, ratio"),
         (["--tuning", "missing.yaml"], 1, "missing.yaml: can't be read"),
         (["--model", "./missing.gguf"], 1, "missing.gguf"),
-        (["--dtype", "float12"], 1, "float12"),
+        (["--dtype", "float12"], 2, "--dtype: dtype 'float12' is not supported on cpu"),
+        (["--drafter-arg", "min_match=abc"], 2, "--drafter-arg min_match=abc: should be a valid integer"),
+        (["--num-kv-blocks", "1000000000000"], 1, "lower num_kv_blocks"),
         (["--num-kv-blocks", "1", "--max-tokens", "200"], 1, "KV"),
         (["--max-model-len", "8"], 1, "model's length"),
     ],
@@ -174,6 +158,7 @@ def test_what_cannot_be_done_is_told_in_one_line(
     [
         ([], "give either a PROMPT or --file"),
         (["  "], "the prompt is empty"),
+        (["a\udcff"], "the prompt is no UTF-8 text"),
         (["x", "--file", "y.txt"], "give either a PROMPT or --file"),
     ],
 )
@@ -261,3 +246,91 @@ def test_wrong_use_of_bench(
     code, line = refused(["bench", "--file", str(prompt_file), *change], capsys)
     assert code == 2
     assert said in line
+
+
+def test_the_seed_of_generate_is_the_policy_s(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
+    serve = generate._serve
+
+    def watch(llm: Any, *arguments: Any) -> None:
+        seeds.append((llm.tuning.seed, llm.seed))
+        serve(llm, *arguments)
+
+    monkeypatch.setattr(generate, "_serve", watch)
+    tuning = tmp_path / "tuning.yaml"
+    tuning.write_text("seed: 3\n", encoding="utf-8")
+    arguments = ["generate", "a bad cab", "--model", str(tiny_model), "--max-tokens", "5", *ENGINE]
+    for more in ([], ["--seed", "9"], ["--tuning", str(tuning)], ["--tuning", str(tuning), "--seed", "9"]):
+        run_json([*arguments, *more], capsys)
+    assert seeds == [(0, 0), (9, 9), (3, 3), (9, 9)]
+
+
+def test_answers_that_finished_are_printed_beside_one_that_failed(
+    tiny_model: Path, prompt_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from adaptive_spec.engine.detokenizer import Detokenizer
+
+    push = Detokenizer.push
+    broken: list[Detokenizer] = []
+
+    def push_or_break(self: Detokenizer, token: int) -> str | None:
+        broken.append(self)
+        if self is broken[0]:
+            raise ZeroDivisionError("bytes")
+        return push(self, token)
+
+    monkeypatch.setattr(Detokenizer, "push", push_or_break)
+    arguments = ["generate", "--file", str(prompt_file), "--model", str(tiny_model), "--max-tokens", "5", *ENGINE]
+    assert main([*arguments, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert [answer["finish_reason"] for answer in json.loads(out)["answers"]].count("error") == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("adaptive-spec: 'a bad cab, a bad cab.': the answer failed")
+    assert "ZeroDivisionError: bytes" in last
+
+
+def test_without_a_drafter_no_policy_is_named(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["generate", "a bad cab", "--model", str(tiny_model), "--max-tokens", "5", *ENGINE]
+    assert run_json([*arguments, "--drafter", "none"], capsys)["policy"] == "none"
+    assert run_json(arguments, capsys)["policy"] == "roofline-budget"
+
+
+def test_a_chat_template_s_start_token_is_the_only_one(tiny_model: Path, tmp_path: Path) -> None:
+    from tiny_llama import make_tiny_llm
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    folder = tmp_path / "starting"
+    shutil.copytree(tiny_model, folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="a $A", special_tokens=[("a", 0)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = {"chat_template": "{% for m in messages %}a{{ m['content'] }}{% endfor %}"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(template), encoding="utf-8")
+    llm = make_tiny_llm(folder)
+    assert llm.tokenizer.encode("bc") == [0, 1, 2]
+    assert chat_prompt(llm, "bc", True) == [0, 1, 2]
+    assert chat_prompt(llm, "bc", False) == "bc"
+
+
+def test_files_of_a_model_that_are_no_mappings(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "odd"
+    shutil.copytree(tiny_model, folder)
+    arguments = ["generate", "a cab", "--model", str(folder), *ENGINE]
+    (folder / "tokenizer_config.json").write_text("{}", encoding="utf-8")
+    code, line = refused(arguments, capsys)
+    assert code == 1
+    assert line == f"adaptive-spec: model {folder}: has no chat template; ask it with --no-chat"
+    (folder / "tokenizer_config.json").write_text("[]", encoding="utf-8")
+    code, line = refused(arguments, capsys)
+    assert code == 1
+    assert "tokenizer_config.json: holds a list; it must be a JSON object" in line
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": "x"}), encoding="utf-8")
+    code, line = refused(arguments, capsys)
+    assert code == 1
+    assert "quantization_config is 'x'; it must be a mapping" in line

@@ -37,6 +37,8 @@ def test_text_holds_one_prompt_a_line(tmp_path: Path) -> None:
         (b'{"turns": "abc"}', r":1: \"turns\" must be a list of texts"),
         (b'{"prompt": 3}', r":1: \"turns\" must be a list of texts"),
         (b'{"turns": [" "]}', r":1: the prompt is empty"),
+        (b'{"prompt": "a\\ud800"}', r":1: holds half of a surrogate pair"),
+        (b'{"prompt": "a", "category": "\\udc00"}', r":1: holds half of a surrogate pair"),
         (b'{"turns": ["\xff"]}', r"is not UTF-8 text \(byte 12\)"),
         (b"\n\n", r"holds no prompt"),
     ],
@@ -94,6 +96,25 @@ def test_none_is_speculation_off_whatever_the_tuning() -> None:
 
 def test_batch_threshold_has_a_table_to_begin_with() -> None:
     assert tuning_for("batch-threshold").policy.params["table"]
+
+
+def test_a_table_to_begin_with_fits_any_max_depth() -> None:
+    table = tuning_for("batch-threshold", TuningConfig(max_depth=3)).policy.params["table"]
+    assert [row[2] for row in table] == [3, 3, 2, 0]
+
+
+def test_a_bare_name_keeps_the_tuning_s_own_arguments() -> None:
+    table = [[1, None, 3]]
+    own = TuningConfig.model_validate({"policy": {"name": "batch-threshold", "table": table}})
+    assert tuning_for("batch-threshold", own).policy.params == {"table": table}
+    run = TuningConfig.model_validate({"policy": {"name": "roofline-budget", "horizon": "run"}})
+    assert tuning_for("roofline-budget", run).policy.params == {"horizon": "run"}
+    assert tuning_for("roofline-budget:depth_levels=[2]", run).policy.params == {"depth_levels": [2]}
+    assert tuning_for("batch-threshold", run).policy.params["table"] != table
+
+
+def test_a_single_depth_may_be_as_deep_as_the_tuning_allows() -> None:
+    assert fixed_depth("fixed:12", TuningConfig(max_depth=16)) == 12
 
 
 def test_which_arguments_are_single_depths() -> None:

@@ -6,6 +6,7 @@ import pytest
 from tiny_llama import EOS, LETTERS, MAX_LENGTH, PLACES, make_tiny_llm, write_tiny_llama
 
 from adaptive_spec.config import TuningConfig
+from adaptive_spec.engine.drafters import make_drafter
 from adaptive_spec.engine.measure import measure_profile
 from adaptive_spec.engine.sampling_params import SamplingParams
 
@@ -225,6 +226,46 @@ def test_requests_added_by_hand_go_on_beside_generate(llm):
     assert news[-1].finished
 
 
+@pytest.mark.parametrize("by", ["generate", "stream"])
+def test_what_finishes_beside_generate_is_told_by_the_next_step(llm, by):
+    llm.add_request("mine", "hello", SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
+    for _ in getattr(llm, by)("abc", GREEDY):
+        pass
+    assert llm.has_unfinished, "there is something to tell"
+    (news,) = llm.step()
+    assert (news.request_id, news.finished, len(news.outputs[0].token_ids)) == ("mine", True, 3)
+    assert llm.step() == []
+
+
+def test_streams_side_by_side_end_with_all_their_tokens(llm):
+    outer = llm.stream("abc", SamplingParams(temperature=0, max_tokens=5, ignore_eos=True))
+    tokens = list(next(outer).outputs[0].token_ids)
+    assert len(llm.generate("hello", GREEDY)[0].outputs[0].token_ids) == 40
+    for output in outer:
+        tokens += output.outputs[0].token_ids
+    assert len(tokens) == 5
+
+
+def test_drafts_beyond_the_end_of_a_text_are_not_counted(llm, folder):
+    output = llm.generate("abc", GREEDY)[0]
+    text = output.outputs[0].text
+    knows_it = make_drafter("corpus_ngram", texts=[output.prompt_token_ids + output.outputs[0].token_ids])
+    fixed = {"policy": {"name": "fixed", "depth": 5}, "guard": {"enabled": False}}
+    llm = make_tiny_llm(folder, drafter=knows_it, tuning=TuningConfig.model_validate(fixed))
+    beyond = 0
+    reports = []
+    llm.observer = reports.append
+    for start in range(2, 30):
+        reports.clear()
+        params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=text[start : start + 2])
+        output = llm.generate("abc", params)[0]
+        stats = output.stats
+        assert len(output.outputs[0].token_ids) == 1 + stats.steps + stats.accepted
+        assert sum(int(report.kept.sum()) for report in reports) == stats.accepted
+        beyond += sum(int(report.accepted.sum()) for report in reports) - stats.accepted
+    assert beyond > 0, "the controller is told of all that was accepted"
+
+
 def test_overrides_of_a_request_reach_the_controller(llm):
     def depths(**extra):
         args = {f"adaptive_spec.{key}": value for key, value in extra.items()}
@@ -309,7 +350,9 @@ def test_the_cost_is_measured_only_where_it_is_needed(folder):
     assert llm._pricing.profiles["linear"] is before  # timed once
 
 
-def test_the_profile_times_whole_passes(llm):
+def test_the_profile_times_whole_passes(folder):
+    """On a CPU; on a GPU passes are padded, and their sizes are timed."""
+
     class Clock:
         now = 0.0
 
@@ -317,7 +360,7 @@ def test_the_profile_times_whole_passes(llm):
             self.now += 1.0
             return self.now
 
-    profile = measure_profile(llm.model, most_positions=40, block_size=16, repeats=1, clock=Clock())
+    profile = measure_profile(make_tiny_llm(folder).model, most_positions=40, block_size=16, repeats=1, clock=Clock())
     assert profile.positions.tolist() == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
     assert profile.seconds.tolist() == [1.0] * 10
     # By this clock a longer context takes no longer.

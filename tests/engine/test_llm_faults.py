@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_llama import MAX_LENGTH, PLACES, VOCABULARY, make_tiny_llm, write_tiny_llama
 
+from adaptive_spec.config import TuningConfig
 from adaptive_spec.engine.drafters import make_drafter
 from adaptive_spec.engine.sampling_params import SamplingParams
 
@@ -70,6 +71,34 @@ def test_a_faulty_drafter_is_dropped_and_harms_no_text(where, folder, llm, caplo
     assert "the drafter failed and is dropped" in caplog.text
 
 
+class Listener(type(make_drafter("corpus_ngram", online=True))):
+    """Keeps what it is told of each text."""
+
+    def __init__(self):
+        super().__init__(online=True)
+        self.told = {}
+
+    def add(self, id, tokens):
+        super().add(id, tokens)
+        self.told[id] = list(tokens)
+
+    def extend(self, id, tokens):
+        super().extend(id, tokens)
+        self.told[id] += tokens
+
+
+def test_a_drafter_is_told_of_every_token_of_a_text_and_of_none_beyond_its_end(folder):
+    drafter = Listener()
+    fixed = {"policy": {"name": "fixed", "depth": 5}, "guard": {"enabled": False}}
+    llm = make_tiny_llm(folder, drafter=drafter, tuning=TuningConfig.model_validate(fixed))
+    text = llm.generate("abc", GREEDY)[0].outputs[0].text
+    for start in range(2, 30):
+        drafter.told.clear()
+        params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=text[start : start + 2])
+        output = llm.generate("abc", params)[0]
+        assert list(drafter.told.values()) == [output.prompt_token_ids + output.outputs[0].token_ids]
+
+
 class Scribbler(type(make_drafter("prompt_lookup"))):
     """Drafts tokens that no vocabulary has."""
 
@@ -94,6 +123,7 @@ def test_tokens_outside_the_vocabulary_are_never_accepted(folder, llm):
         ([[0, VOCABULARY]], {}, f"token {VOCABULARY} of the prompt is outside the vocabulary"),
         ([[-1]], {}, "token -1 of the prompt is outside"),
         (["abc", "d", ""], {}, "^prompt 2: the prompt is empty"),
+        ("abc", {"min_tokens": 5, "stop_token_ids": [VOCABULARY]}, f"stop_token_ids: token {VOCABULARY} is outside"),
         ("abc", [SamplingParams()] * 2, "1 prompts but 2 sampling_params"),
     ],
 )
@@ -105,6 +135,12 @@ def test_bad_prompts_are_refused_in_one_line_and_harm_nobody(llm, prompt, params
     news = drain(llm)
     assert {output.request_id for output in news} == {"other"}
     assert sum(len(output.outputs[0].token_ids) for output in news) == 40
+
+
+def test_a_kv_cache_larger_than_any_memory_is_refused(folder):
+    with pytest.raises(MemoryError, match=r"a KV cache of 1000000000000 blocks takes .*; lower num_kv_blocks") as error:
+        make_tiny_llm(folder, num_kv_blocks=10**12)
+    assert "\n" not in str(error.value)
 
 
 def test_a_kv_cache_too_small_for_one_sequence_is_refused(folder):

@@ -84,6 +84,9 @@ class Drafter(ABC):
     def remove(self, id: SequenceId) -> None:
         """Forget a sequence; KeyError if it is unknown."""
 
+    def unlearn(self) -> None:  # noqa: B027 - most learn nothing
+        """Forget what was learned of the texts served so far; what was learned beforehand stays."""
+
     @abstractmethod
     def offer(self, ids: Sequence[SequenceId], limit: IntArray) -> Offer:
         """Say what can be drafted for each sequence, before the depths are chosen; draws nothing.

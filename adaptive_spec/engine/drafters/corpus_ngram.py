@@ -107,6 +107,10 @@ class CorpusNgram(TextDrafter):
         if self.online is not None:
             self.online.learn(self._texts[id].index.tokens, len(tokens))
 
+    def unlearn(self) -> None:
+        if self.online is not None:
+            self.online = OnlineNgramTable(self.online.order, self.online.max_entries)
+
     def offer(self, ids: Sequence[SequenceId], limit: IntArray) -> Offer:
         limits = limit.tolist()
         evidence: list[tuple[float, int, float]] = []
