@@ -170,13 +170,16 @@ def _run(comparison: Any, backend: str, jobs: int, console: Console) -> list[Fin
 
 
 def _print(asked: Experiment, finished: list[Finished], verdicts: Verdicts) -> None:
+    from adaptive_spec.replay.contestant import confidence_note
+
     out = table_console()
     synthetic = {item.cell.trace for item in finished if item.result["synthetic"]}
     closed = {
         item.cell.arrivals for item in finished if json.loads(item.cell.made_from)["arrivals"]["kind"] == "closed"
     }
+    note = confidence_note(item.contestant for item in finished)
     for setting in settings_of(verdicts.gains):
-        out.print(gains_table(verdicts.gains, setting, setting[1] in closed, setting[0] in synthetic))
+        out.print(gains_table(verdicts.gains, setting, setting[1] in closed, setting[0] in synthetic, note))
     if verdicts.duels:
         out.print(losses_table(verdicts.losses, len(verdicts.duels)))
     faults = sum(row["faults"] for row in verdicts.runs)

@@ -20,8 +20,20 @@ def settings_of(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     return list(dict.fromkeys((row["trace"], row["arrivals"], row["machine"]) for row in rows))
 
 
-def gains_table(gains: Sequence[Row], setting: tuple[str, str, str], closed: bool, synthetic: bool) -> Table:
-    """One row a policy, the best first: goodput, its ratios to the best fixed depth and to none, how it came about."""
+def gains_table(
+    gains: Sequence[Row], setting: tuple[str, str, str], closed: bool, synthetic: bool, note: str = ""
+) -> Table:
+    """One row a policy, the best first: goodput, its ratios to the best fixed depth and to none, how it came about.
+
+    Parameters
+    ----------
+    setting : tuple of str
+        Trace, arrivals and machine.
+    closed, synthetic : bool
+        Of the arrivals, and of the trace.
+    note : str
+        What must be said beneath.
+    """
     trace, arrivals, machine = setting
     rows = [row for row in gains if (row["trace"], row["arrivals"], row["machine"]) == setting]
     load = f"{arrivals} in flight" if closed else arrivals
@@ -29,8 +41,9 @@ def gains_table(gains: Sequence[Row], setting: tuple[str, str, str], closed: boo
     measure = rows[0]["measure"]
     judged = "" if measure == "goodput" else "; ratios of tokens/s per user"
     table = Table(
-        title=f"{trace}{mark} on {machine}, {load}{judged}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+        title=f"{trace}{mark} on {machine}, {load}{judged}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        caption=escape(note) or None, caption_justify="left",
+    )  # fmt: skip
     table.add_column("policy", no_wrap=True)
     for heading in (
         "tokens/s", f"x {rows[0]['best_fixed']} (best fixed)\n[interval]", "x none\n[interval]", "tokens/s\nper user",
@@ -64,7 +77,8 @@ def losses_table(losses: Sequence[Row], duels: int) -> Table:
     for row in losses[:LISTED]:
         rival = row["rival"] + (" (best fixed)" if row["rival_is_best_fixed"] else "")
         table.add_row(
-            escape(row["policy"]), escape(rival), interval(row, "ratio"), escape(row["trace"]),
+            escape(row["policy"]), escape(rival), interval(row, "ratio"),
+            escape(row["trace"] + (" (synthetic)" if row["synthetic"] else "")),
             escape(row["arrivals"]), escape(row["machine"]), style="red" if row["verdict"] == "loss" else None,
         )  # fmt: skip
     return table

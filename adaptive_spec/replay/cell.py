@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import adaptive_spec
+from adaptive_spec.policy import policy_class
 from adaptive_spec.replay.arrivals import Arrivals, ClosedConcurrency, OnOffBursts, Poisson, SwitchingConcurrency
 from adaptive_spec.replay.azure_arrivals import AzureArrivals
 from adaptive_spec.replay.cell_record import Calibration, Course, Strips, TextShares
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _CODE = ("*.py", "cost/*.py", "serving/*.py", "replay/*.py")
 _CODE_BESIDE = ("policies", "experiments.baselines", "experiments.ablations")
+_LIBRARIES = ("numpy", "scikit-learn")
 _DSPARK_SOURCE = "survival of a DSpark draft on GLM-5.2, vLLM pull request 52992"
 
 
@@ -84,6 +89,23 @@ def code_digest() -> str:
     for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:24]
+
+
+@lru_cache
+def policy_digest(name: str) -> str:
+    """Digest of the module that a policy's class stands in, which may be of another package; empty for no name."""
+    source = inspect.getsourcefile(policy_class(name)) if name else None
+    return file_digest(Path(source)) if source else ""
+
+
+@lru_cache(maxsize=1)
+def library_versions() -> dict[str, str]:
+    """Of the libraries that numbers come from; one that isn't installed is left out."""
+    found = {}
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def file_digest(path: Path) -> str:
@@ -291,6 +313,7 @@ def _play(
         strips.add(report)
         if calibration is not None and report.sequences:
             calibration.add(report, runner.present_runs, offered[runner.present_places])
+    metrics.observe_unfinished(simulation.unfinished, clock.now)
     metrics.seconds = clock.now - began if began is not None else 0.0
     return {
         "texts": shares.record(),

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptive_spec.replay.cell import SCHEMA, Cell, canonical, code_digest, file_digest, make_machine
-from adaptive_spec.replay.contestant import BY_LOAD, Contestant, find_contestant, fixed
+from adaptive_spec.replay.cell import (
+    SCHEMA,
+    Cell,
+    canonical,
+    code_digest,
+    file_digest,
+    library_versions,
+    make_machine,
+    policy_digest,
+)
+from adaptive_spec.replay.contestant import BY_LOAD, Contestant, find_contestant, fixed, policy_of
 from adaptive_spec.replay.experiment import Experiment, entry_name
 from adaptive_spec.replay.experiment_entries import (
     AzureRequests,
@@ -99,9 +108,14 @@ class ComparisonPlan:
         found: dict[str, Contestant] = {}
         for depth in self.experiment.depths:
             found[fixed(depth).name] = fixed(depth)
-        for entry in self.experiment.policies:
+        for number, entry in enumerate(self.experiment.policies):
             tuning = self.experiment.tuning_of(entry)
             contestant = find_contestant(entry.name, entry.policy, tuning, entry.believed)
+            if entry.tuning and "tuning" not in contestant.spec:
+                raise ValueError(
+                    f"policies[{number}].tuning: belongs to a policy of ours or an ablation, not to {entry.policy!r}; "
+                    "leave it out"
+                )
             found.setdefault(contestant.name, contestant)
         return list(found.values())
 
@@ -136,6 +150,8 @@ class ComparisonPlan:
         made_from = canonical({
             "schema": SCHEMA,
             "code": code_digest(),
+            "libraries": library_versions(),
+            "policy_code": policy_digest(policy_of(contestant.spec)),
             "policy": contestant.spec,
             "K": self.experiment.max_depth,
             "trace": trace.spec,

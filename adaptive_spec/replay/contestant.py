@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, TypeAdapter
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.controller import Controller
-from adaptive_spec.policy import make_policy, policy_names
-from adaptive_spec.policy_argument import tuning_for
+from adaptive_spec.policy import DepthPolicy, make_policy, policy_names
+from adaptive_spec.policy_argument import NONE, tuning_for
+from adaptive_spec.replay.baseline_argument import baseline_arguments
 from adaptive_spec.replay.controllers import BareController, ControllerFactory, ReplaySetting, TunedController
 from adaptive_spec.replay.machine_file import CurveFile, RooflineFile
 from adaptive_spec.tuning_file import nearest
 
 if TYPE_CHECKING:
     from adaptive_spec.experiments.baselines import Offline
+    from adaptive_spec.experiments.baselines.confidence import ConfidenceTable
 
 Curve = Annotated[CurveFile | RooflineFile, Field(discriminator="kind")]
 Kind = Literal["ours", "ablation", "peer", "fixed", "yardstick"]
@@ -66,6 +69,11 @@ def fixed(depth: int) -> Contestant:
     return Contestant(f"fixed-{depth}" if depth else "none", "fixed", {"kind": "fixed", "depth": depth})
 
 
+def policy_of(spec: Mapping[str, Any]) -> str:
+    """The installed policy that a contestant's plain data names; empty where the code is all this package's."""
+    return str(spec["tuning"]["policy"]["name"]) if "tuning" in spec else ""
+
+
 def with_table(contestant: Contestant, table: Sequence[Sequence[int | None]]) -> Contestant:
     """``best-by-load`` with its table out of runs of fixed depths: (first, last, depth)."""
     return replace(contestant, spec={**contestant.spec, "table": [list(row) for row in table]})
@@ -81,7 +89,7 @@ def find_contestant(
     name : str
         What to call it.
     argument : str
-        A baseline, an ablation, or one of the installed policies with its arguments.
+        A baseline or one of the installed policies, with its arguments, or an ablation.
     tuning : TuningConfig
         Settings of ours, and of ablations; its `max_depth` is K.
     believed : CurveFile or RooflineFile, optional
@@ -96,21 +104,24 @@ def find_contestant(
     from adaptive_spec.experiments.baselines import baselines
 
     peers = baselines(tuning.max_depth)
+    installed = policy_names()
     match = _FIXED.fullmatch(argument)
-    if believed is not None and argument.partition(":")[0] not in policy_names():
+    word, _, rest = argument.partition(":")
+    if believed is not None and word not in installed:
         raise ValueError(f"{name}: believed belongs to a policy of ours, not to {argument!r}; leave it out")
-    if argument == "none" or (match and int(match[1]) <= tuning.max_depth):
+    if match and int(match[1]) > tuning.max_depth:
+        raise ValueError(f"{name}: {argument!r} is deeper than max_depth {tuning.max_depth}; raise that, or lower this")
+    if rest and (word in (NONE, BY_LOAD) or word in ablations()):
+        raise ValueError(f"{name}: {word!r} takes no arguments; leave out {rest!r}")
+    if argument == NONE or match:
         found = fixed(int(match[1]) if match else 0)
         return Contestant(name if name != argument else found.name, "fixed", found.spec)
     if argument == BY_LOAD:
         return Contestant(name, "yardstick", {"kind": BY_LOAD})
-    if argument in peers:
-        kind: Kind = "yardstick" if argument in HINDSIGHT else "peer"
-        return Contestant(name, kind, {"kind": "baseline", "name": argument})
+    if word in peers:
+        return _baseline(name, argument, peers[word], tuning.max_depth)
     if argument in ablations():
         return Contestant(name, "ablation", {"kind": "ablation", "name": argument, "tuning": _plain(tuning)})
-    installed = policy_names()
-    word = argument.partition(":")[0]
     if word not in installed:
         known = [*installed, *(p for p in peers if not p.startswith("fixed-")), "fixed-K", BY_LOAD, *ablations()]
         raise ValueError(f"no policy is called {word!r}{nearest(word, known)}")
@@ -118,6 +129,48 @@ def find_contestant(
     if believed is not None:
         return Contestant(name, "ablation", spec | {"believed": believed.model_dump(mode="json")})
     return Contestant(name, "peer" if word in NOT_ADAPTIVE else "ours", spec)
+
+
+def _baseline(name: str, argument: str, make: Callable[..., DepthPolicy], max_depth: int) -> Contestant:
+    """A peer or a yardstick; its arguments stay as they were written, since JSON has no numbers for keys."""
+    word = argument.partition(":")[0]
+    kind: Kind = "yardstick" if word in HINDSIGHT else "peer"
+    spec = {"kind": "baseline", "name": word}
+    arguments = baseline_arguments(argument)
+    if not arguments:
+        return Contestant(name, kind, spec)
+    try:
+        make(_NothingSeen(max_depth), None, **arguments).reset(max_depth, 0)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{name}: {argument!r}: {error}") from error
+    return Contestant(name, kind, {**spec, "argument": argument})
+
+
+@dataclass(frozen=True)
+class _NothingSeen:
+    """In the place of texts to tune on, where a baseline is made only to see whether its arguments are good."""
+
+    max_depth: int
+    ngram: bool = False
+
+    @property
+    def confidence(self) -> ConfidenceTable:
+        from adaptive_spec.experiments.baselines.confidence import ConfidenceTable
+
+        return ConfidenceTable(np.full((1, self.max_depth), 0.5), None)
+
+
+def confidence_note(contestants: Iterable[Contestant]) -> str:
+    """What must be said of the peers that read a draft's confidence; empty if there are none."""
+    from adaptive_spec.experiments.baselines import reads_confidence
+
+    names = [c.name for c in contestants if c.spec["kind"] == "baseline" and reads_confidence(c.spec["name"])]
+    if not names:
+        return ""
+    return (
+        f"Made for a draft's confidence: {', '.join(dict.fromkeys(names))}. Traces hold none; in its place they get "
+        "the same stand-in, a calibrated table over matched length, fitted on the texts for peers that train."
+    )
 
 
 def _plain(tuning: TuningConfig) -> dict[str, Any]:
@@ -143,8 +196,8 @@ def controller_factory(spec: Mapping[str, Any], offline: Offline) -> ControllerF
     if spec["kind"] == BY_LOAD:
         return BareController(make_policy("batch-threshold", table=[tuple(row) for row in spec["table"]]), depth)
     if spec["kind"] == "baseline":
-        make = baselines(depth)[spec["name"]]
-        return BareController(lambda setting: make(offline, setting), depth)
+        make, arguments = baselines(depth)[spec["name"]], baseline_arguments(spec.get("argument", spec["name"]))
+        return BareController(lambda setting: make(offline, setting, **arguments), depth)
     tuning = TuningConfig.model_validate(spec["tuning"], strict=False)
     if "believed" in spec:
         return _Believing(tuning, TypeAdapter(Curve).validate_python(spec["believed"]))

@@ -33,7 +33,8 @@ class ReplaySetting:
     seed : int
         Of the run.
     present_runs : callable
-        For clairvoyant baselines alone: L[p] of the sequences of the step that is being decided, in the view's order.
+        For clairvoyant baselines alone: drafts of the sequences of the step that is being decided, in the view's order,
+        that would be accepted and bring a token.
     present_places : callable
         For yardsticks alone: their places in the trace's flat arrays.
     """

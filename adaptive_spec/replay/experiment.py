@@ -26,7 +26,7 @@ from adaptive_spec.replay.experiment_entries import (
     parse_entries,
 )
 from adaptive_spec.replay.machine_file import CurveFile, RooflineFile
-from adaptive_spec.tuning_file import InconsistentError, Problem, Section, TuningFile
+from adaptive_spec.tuning_file import InconsistentError, Location, Problem, Section, TuningFile
 
 ALL_FIXED = "all"
 
@@ -152,6 +152,12 @@ def _policies(items: Any) -> tuple[PolicyEntry, ...]:
     return tuple(entries)
 
 
+def _set_elsewhere(tuning: Mapping[str, Any], place: Location) -> list[Problem]:
+    """Keys of a tuning that an experiment says in another place, where they would be overruled."""
+    where = {"policy": "name the policy under policies", "max_depth": "set the experiment's own max_depth"}
+    return [Problem((*place, key), f"has no effect here; {where[key]}") for key in where if key in tuning]
+
+
 class Experiment(Section):
     """What is to be compared: policies x traces x arrivals x machines x seeds.
 
@@ -229,6 +235,9 @@ class Experiment(Section):
                 if name in names[:number]:
                     message = f"{name!r} is there twice; give one of them another name"
                     problems.append(Problem((key, number), message))
+        problems += _set_elsewhere(self.tuning, ("tuning",))
+        for number, policy in enumerate(self.policies):
+            problems += _set_elsewhere(policy.tuning, ("policies", number, "tuning"))
         if problems:
             raise InconsistentError(problems)
         return self
@@ -242,7 +251,7 @@ class Experiment(Section):
 
     def tuning_of(self, entry: PolicyEntry) -> TuningConfig:
         """The tuning of one of our policies, still with the default policy; ValueError if it isn't a good one."""
-        merged = {key: value for key, value in self.tuning.items() if key != "policy"}
+        merged = dict(self.tuning)
         for key, value in entry.tuning.items():
             both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
             merged[key] = {**merged[key], **value} if both else value

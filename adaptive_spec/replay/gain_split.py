@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from adaptive_spec.replay.metrics import LoadBucket, RunMetrics
 
+FAIR_SHARE = 0.1  # of a depth's steps at a load that must have carried next to no prompt, to judge it by these
 Table = list[tuple[int, int | None, int]]
 
 
@@ -72,10 +73,11 @@ def best_fixed(fixed: Mapping[int, RunMetrics]) -> int:
 def load_table(runs: Mapping[int, Sequence[RunMetrics]]) -> Table:
     """The best uniform depth at each load, out of runs of fixed depths.
 
-    In each bucket of load, the depth with the highest goodput there: in the steps that carried no prompt, whose time
-    says nothing of the depth, or in all steps where a depth had none of these. A depth can't win a load that its runs
-    never saw, and loads that no run saw take the depth of the nearest smaller one. So runs at several constant
-    concurrencies are the best material: an open system that a depth overloads shows this depth at one load alone.
+    In each bucket of load, the depth with the highest goodput there: in the steps that carried next to no prompt, whose
+    time says nothing of the depth, or in all steps where for some depth fewer than a tenth were such. A depth can't win
+    a load that its runs never saw, and loads that no run saw take the depth of the nearest smaller one. So runs at
+    several constant concurrencies are the best material: an open system that a depth overloads shows this depth at one
+    load alone.
 
     Parameters
     ----------
@@ -94,7 +96,7 @@ def load_table(runs: Mapping[int, Sequence[RunMetrics]]) -> Table:
     for number, first in sorted({(number, bucket.first) for number, bucket in buckets}):
         seen = {depth: [run.by_load[number] for run in runs[depth] if number in run.by_load] for depth in sorted(runs)}
         seen = {depth: own for depth, own in seen.items() if own}
-        pure = all(sum(bucket.pure_seconds for bucket in own) for own in seen.values())
+        pure = all(_mostly_pure(own) for own in seen.values())
         goodput = {depth: _goodput(own, pure) for depth, own in seen.items()}
         depth = max(goodput, key=lambda depth: goodput[depth])  # the shallower of equals
         if table and table[-1][2] == depth:
@@ -103,6 +105,12 @@ def load_table(runs: Mapping[int, Sequence[RunMetrics]]) -> Table:
             table[-1] = (table[-1][0], first - 1, table[-1][2])
         table.append((first if table else 1, None, depth))
     return table
+
+
+def _mostly_pure(buckets: Sequence[LoadBucket]) -> bool:
+    """Whether the steps that carried next to no prompt are enough to stand for all."""
+    steps = sum(bucket.pure_steps for bucket in buckets)
+    return steps > 0 and steps >= FAIR_SHARE * sum(bucket.steps for bucket in buckets)
 
 
 def _goodput(buckets: Sequence[LoadBucket], pure: bool) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from adaptive_spec.cost import DraftCost
+from adaptive_spec.policies.acceptance_bandit import LITTLE_PREFILL
 from adaptive_spec.replay.log_histogram import LogHistogram
 from adaptive_spec.replay.runner import ReplayedText
 from adaptive_spec.serving.loop import StepReport
@@ -42,8 +44,8 @@ class LoadBucket:
         Numbers of sequences that fall into it.
     steps, tokens, seconds : int, int, float
         Steps at this load, what they yielded and took.
-    pure_tokens, pure_seconds : int, float
-        The same of the steps that carried no prompt.
+    pure_steps, pure_tokens, pure_seconds : int, int, float
+        The same of the steps that carried next to no prompt: at most 0.1 positions for each decoding sequence.
     """
 
     first: int
@@ -51,6 +53,7 @@ class LoadBucket:
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    pure_steps: int = 0
     pure_tokens: int = 0
     pure_seconds: float = 0.0
     verified: int = 0
@@ -87,17 +90,20 @@ class RunMetrics:
     user_seconds : float
         Seconds of each step times its decoding sequences, summed.
     drafted, verified, accepted : int
+        Drafts made, judged, and kept within the text: those beyond its end are wasted.
     positions, prefill_tokens : int
         That passes carried, and those of them that were prompts.
     preemptions, finished : int
         Times that a sequence lost its KV blocks; requests that ended.
     kept_promises, promises : int
-        Finished requests within the service level, and those that could be judged.
+        Requests within the service level, and those that could be judged: finished ones, and at the end of the run
+        those that are past their deadline already.
     off_saving_seconds : float
         What the off-steps saved by not drafting, at the least: Dr(1) - Dr(0) each. See :mod:`.gain_split`.
     ttft, tpot : LogHistogram
-        Seconds from arrival to the first token, of requests that began at their beginning; seconds for each token
-        after the first that a request gained here.
+        Seconds from arrival to the first token, of requests that began at their beginning (of those that wait for it
+        past their deadline at the end of the run, what they have waited); seconds for each token after the first that
+        a request gained here.
     by_load : dict
         :class:`LoadBucket` by its number.
     """
@@ -155,7 +161,7 @@ class RunMetrics:
         verified = int(report.verified.sum())
         self.drafted += int(report.drafted.sum())
         self.verified += verified
-        self.accepted += int(report.accepted.sum())
+        self.accepted += int(report.kept.sum())
         if report.time.draft_depth == 0:
             self.off_steps += 1
             idle, one = self.draft_cost.seconds(np.array([0, 1]), sequences).tolist()
@@ -167,7 +173,8 @@ class RunMetrics:
         bucket.steps += 1
         bucket.tokens += tokens
         bucket.seconds += seconds
-        if not report.prefill_tokens:
+        if report.prefill_tokens <= LITTLE_PREFILL * sequences:
+            bucket.pure_steps += 1
             bucket.pure_tokens += tokens
             bucket.pure_seconds += seconds
         bucket.verified += verified
@@ -193,6 +200,29 @@ class RunMetrics:
             self.promises += 1
             self.kept_promises += not (late or slow)
 
+    def observe_unfinished(self, sequences: Iterable[Sequence], now: float) -> None:
+        """Count, at the end of a run, the requests whose promise is broken before they have finished.
+
+        Parameters
+        ----------
+        sequences : iterable of Sequence
+            All that run or wait.
+        now : float
+            Requests that could still be served as promised are not judged.
+        """
+        wanted = self.service_level
+        for sequence in sequences:
+            text: ReplayedText = sequence.request
+            if text.offset:
+                continue
+            waits = text.first_tokens == 0
+            late = (now if waits else text.first_seconds) - text.arrival_seconds > wanted.ttft_seconds
+            allowed = (sequence.max_tokens - text.first_tokens) * wanted.tpot_seconds if not waits else math.inf
+            slow = not waits and now - text.first_seconds > allowed
+            self.promises += late or slow
+            if waits and late:
+                self.ttft.add(now - text.arrival_seconds)
+
     # ---------------------------------------------------------------- what they come to
 
     @property
@@ -217,7 +247,7 @@ class RunMetrics:
 
     @property
     def wasted(self) -> int:
-        """Drafts that were verified and rejected."""
+        """Drafts that were verified and brought no token."""
         return self.verified - self.accepted
 
     @property
@@ -232,7 +262,7 @@ class RunMetrics:
 
     @property
     def attainment(self) -> float:
-        """Share of the finished requests that were served as promised; NaN if none could be judged."""
+        """Share of the requests that could be judged that were served as promised; NaN if there are none."""
         return self.kept_promises / self.promises if self.promises else math.nan
 
     def summary(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from adaptive_spec.engine.drafters.base import Drafter, TextDrafter
 from adaptive_spec.engine.llm import LLM
 from adaptive_spec.engine.request_maker import Prompt
 from adaptive_spec.engine.sampling_params import SamplingParams
-from adaptive_spec.kernels.noise import GREEDY_TEMPERATURE
 from adaptive_spec.replay.trace import MAX_DEPTH, Trace, TraceInfo
 from adaptive_spec.step import FloatArray
 
@@ -111,13 +110,12 @@ def record(
     if not prompts:
         raise ValueError("can't record: there is no prompt")
     params = sampling_params or SamplingParams(temperature=0.0, max_tokens=128)
-    greedy = params.temperature < GREEDY_TEMPERATURE
-    _check_params(params, greedy)
+    _check_params(params)
     assert llm.drafter is not None
     tuning, drafter = llm.tuning, llm.drafter
     llm.set_policy(TuningConfig(mode="off"))
     try:
-        texts = _generate(llm, prompts, params, greedy, max_depth, progress)
+        texts = _generate(llm, prompts, params, max_depth, progress)
     finally:
         llm.set_policy(tuning)
     drafts = [_Drafts.empty(text.length - 1, len(drafter.evidence)) for text in texts]
@@ -127,7 +125,7 @@ def record(
     number: dict[tuple[int, ...], int] = {}
     numbers = [number.setdefault(tuple(text.prompt), len(number)) for text in texts]
     sampling: dict[str, object] = {"mode": "greedy"}
-    if not greedy:
+    if not params.greedy:
         sampling = {
             "mode": "match", "temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k,
         }  # fmt: skip
@@ -155,8 +153,8 @@ def record(
     )
 
 
-def _check_params(params: SamplingParams, greedy: bool) -> None:
-    if not greedy and params.seed is None:
+def _check_params(params: SamplingParams) -> None:
+    if not params.greedy and params.seed is None:
         raise ValueError(
             "can't record a sampled text without a seed; set one, so that a live run can have the same text"
         )
@@ -168,7 +166,6 @@ def _generate(
     llm: LLM,
     prompts: Sequence[RecordedPrompt],
     params: SamplingParams,
-    greedy: bool,
     beyond: int,
     progress: Progress | None,
 ) -> list[_Text]:
@@ -181,7 +178,7 @@ def _generate(
     try:
         for i, item in enumerate(prompts):
             # The texts run on beyond their end, and are cut by this module.
-            seed = 0 if greedy else int(params.seed or 0) + i
+            seed = 0 if params.greedy else int(params.seed or 0) + i
             own = SamplingParams(
                 temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=seed,
                 max_tokens=params.max_tokens, ignore_eos=True,

@@ -207,6 +207,11 @@ class TraceRunner:
         """
         return self._run[self._index]
 
+    @property
+    def present_gains(self) -> IntArray:
+        """Of :attr:`present_runs`, the drafts that bring a token: beside them comes one more, or the text's end."""
+        return np.asarray(np.minimum(self.present_runs, self._left[self._index] - 1))
+
 
 _SAME: list[list[int]] = [[TOKEN]]  # of each count of accepted drafts, its tokens; shared, since nobody changes them
 

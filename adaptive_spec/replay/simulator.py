@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from adaptive_spec.replay.runner import TraceRunner, replayed_sequence
 from adaptive_spec.replay.step_timer import StepTimer
 from adaptive_spec.replay.trace import Trace
 from adaptive_spec.serving.loop import ServingLoop, StepReport
+from adaptive_spec.serving.sequence import Sequence
 
 WARMUP = 0.2  # share of a run that isn't counted
 
@@ -127,7 +129,7 @@ class Simulation:
         machine: Machine,
         *,
         seed: int = 0,
-        shifts: Sequence[Shift] = (),
+        shifts: Ordered[Shift] = (),
         observer: Observer | None = None,
     ) -> None:
         if any(later.step < earlier.step for earlier, later in pairwise(shifts)):
@@ -147,7 +149,7 @@ class Simulation:
                 max_depth=trace.max_depth,
                 clock=self.clock,
                 seed=seed,
-                present_runs=lambda: self.runner.present_runs,
+                present_runs=lambda: self.runner.present_gains,
                 present_places=lambda: self.runner.present_places,
             )
         )
@@ -176,6 +178,12 @@ class Simulation:
         report = self.loop.step()
         self.steps += 1
         return report
+
+    @property
+    def unfinished(self) -> list[Sequence]:
+        """The sequences that run or wait."""
+        scheduler = self.loop.scheduler
+        return [*scheduler.running, *scheduler.waiting]
 
     def _admit(self) -> None:
         for arrival in self._stream.due(self.clock.now, len(self.loop)):
@@ -209,7 +217,7 @@ def simulate(
     duration: float | None = None,
     warmup: float = WARMUP,
     service_level: ServiceLevel | None = None,
-    shifts: Sequence[Shift] = (),
+    shifts: Ordered[Shift] = (),
     observer: Observer | None = None,
 ) -> Run:
     """Run a policy on a trace.
@@ -258,6 +266,7 @@ def simulate(
         else:
             for sequence in report.started:
                 note_first_token(sequence, clock.now)
+    metrics.observe_unfinished(simulation.unfinished, clock.now)
     metrics.seconds = clock.now - began if began is not None else 0.0
     return Run(
         metrics=metrics,

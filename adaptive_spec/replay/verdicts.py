@@ -91,6 +91,7 @@ class Verdicts:
     runs : list of dict
         One row a cell: names, and what :meth:`RunMetrics.summary` tells.
     gains : list of dict
+        This table and the next ones say in ``synthetic`` what a trace was generated from; it is empty for a recording.
         One row for each setting and policy: goodput and its interval, and the ratio of what the setting is judged by
         (``measure``, see :class:`Standing`) to the best fixed depth in hindsight and to no speculation, paired over
         texts and seeds.
@@ -118,7 +119,8 @@ class Verdicts:
         options = self._bootstrap
         draws = PairedBootstrap(texts, seeds, options.draws, options.level, options.seed)
         best, none = best_fixed_of(standings), standings["none"]
-        named: Row = {"trace": key.trace, "arrivals": key.arrivals, "machine": key.machine}
+        synthetic = next(iter(first.runs.values()))["synthetic"]
+        named: Row = {"trace": key.trace, "synthetic": synthetic, "arrivals": key.arrivals, "machine": key.machine}
         for standing in standings.values():
             self.gains.append({
                 **named,

@@ -10,6 +10,7 @@ import numpy as np
 
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.experiments.baselines.awaited import Awaited
+from adaptive_spec.policies.acceptance_bandit import LITTLE_PREFILL
 from adaptive_spec.policy import Allocation, DepthPolicy, SurvivalEstimate
 from adaptive_spec.step import Decision, FloatArray, Outcome, StepTime, StepView
 
@@ -27,7 +28,9 @@ class BanditSpec(DepthPolicy):
 
     A batch's Y is the mean over its sequences. There is one bandit, which never starts anew: the paper
     restarts it with every text or batch of texts, a server's batch has no end. It knows nothing of the
-    batch size. Steps that carry prefills, which the paper's batches have not, are played but not learned from.
+    batch size. Steps that carry prefills, which the paper's batches have not, are played but not learned from, unless
+    they carry at most 0.1 prompt positions for each decoding sequence, the threshold of ``acceptance-bandit``: where
+    prompts are computed elsewhere every new request leaves one, and a large batch would hardly ever learn.
 
     Source: Hou et al., "BanditSpec: Adaptive Speculative Decoding via Bandit Algorithms" (ICML 2025, arXiv
     2505.15141v2), Algorithms 3, 4, 5 and section 6.2; repository sail-sg/BanditSpec. The repository's
@@ -77,7 +80,7 @@ class BanditSpec(DepthPolicy):
     def _decide(self, view: StepView, acceptance: SurvivalEstimate, cost: StepCost | None) -> Allocation:
         self._started += 1
         arm, chance = self._choose()
-        self._playing = (arm, chance, view.prefill_tokens == 0)
+        self._playing = (arm, chance, view.prefill_tokens <= LITTLE_PREFILL * view.sequences)
         return Allocation(np.minimum(view.limit, self.lengths_[arm]))
 
     def observe(self, outcome: Outcome) -> BanditSpec:

@@ -19,7 +19,8 @@ class Clairvoyant(Hindsight):
     Parameters
     ----------
     present_runs : callable
-        L[p] of each sequence of the step that is being decided, in the view's order, shape (B,).
+        L[p] of each sequence of the step that is being decided, in the view's order, shape (B,): no further than the
+        text goes on, since drafts beyond its end bring no token.
     """
 
     def __init__(self, present_runs: Present) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from adaptive_spec.experiments.baselines.confidence import ConfidenceTable
+from adaptive_spec.experiments.baselines.confidence import FEATURE, ConfidenceTable
 from adaptive_spec.experiments.baselines.signal_ceiling import predict_survival
 from adaptive_spec.replay.trace import Trace
 from adaptive_spec.step import FloatArray
@@ -42,6 +42,11 @@ class Offline:
         """KV tokens of a sequence, on average over the training texts."""
         trace = self.training
         return float((trace.prompt_tokens + trace.output_tokens / 2.0).mean())
+
+    @property
+    def ngram(self) -> bool:
+        """Whether the drafter looks its drafts up: it then tells how long a match it found."""
+        return FEATURE in self.training.evidence_names
 
     @cached_property
     def confidence(self) -> ConfidenceTable:

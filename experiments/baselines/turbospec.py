@@ -16,16 +16,18 @@ class TurboSpec(DepthPolicy):
 
     `a` is one acceptance rate for everything: accepted over drafted tokens of each step, smoothed with
     .85 / .15. Requests that the drafter has nothing for yield one token. Depths are tried upwards from 0
-    and the search ends at the first that is no better; depth 0 counts for a tenth more than it is, for
-    the overhead of speculating. The depth stands for 20 steps. It starts at 0, and as long as it is 0,
+    and the search ends at the first that is no better; with a draft model depth 0 counts for a tenth more than it
+    is, for the overhead of speculating. The depth stands for 20 steps. It starts at 0, and as long as it is 0,
     nothing is learned.
 
     Paper and code: the paper (SmartSpec in its first version, TurboSpec in its third) predicts a step's time by a
-    linear model of batched and context tokens fitted offline; the code looks profiled times up, and falls back on
-    the model. Here the step's cost curve is looked up, which can only help it. The code's path for n-gram
-    drafters also never speculates for over 32 requests, with a comment that it is a first version; that is left
-    out, in its favour. A later code (``vllm/v1/spec_decode/auto_tuner.py``) averages the rate over a
-    window and starts at .8. The paper's text could not be read in full; the code decides.
+    linear model of batched and context tokens fitted offline; the code looks profiled times up, and falls back on the
+    model. Here the step's cost curve is looked up, which can only help it. The code's path for n-gram drafters also
+    never speculates for over 32 requests, with a comment that it is a first version; that is left out, in its favour.
+    That path (``get_verify_len``) counts depth 0 for what it is, so for traces of an n-gram drafter
+    :func:`~adaptive_spec.experiments.baselines.baselines` sets `off_factor` to 1. A later code
+    (``vllm/v1/spec_decode/auto_tuner.py``) averages the rate over a window and starts at .8. The paper's text could not
+    be read in full; the code decides.
 
     Source: Liu et al., "TurboSpec: Closed-loop Speculation Control System for Optimizing LLM Serving Goodput"
     (arXiv 2406.14066); repository LiuXiaoxuanPKU/vllm, ``vllm/spec_decode/dsd.py`` (``get_draft_propose_len``,
@@ -38,7 +40,7 @@ class TurboSpec(DepthPolicy):
     update_interval : int
         Steps between two choices.
     off_factor : float
-        What depth 0 counts for.
+        What depth 0 counts for: 1.1 in ``get_draft_propose_len``, 1 in ``get_verify_len``.
     """
 
     explores = False

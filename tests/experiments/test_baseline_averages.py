@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from baseline_world import NoEstimate, curve, depths, outcome, view
+from baseline_world import NoEstimate, curve, depths, outcome, traced, view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
@@ -12,6 +14,7 @@ from sklearn.metrics import roc_curve
 from adaptive_spec.acceptance import AcceptanceModel
 from adaptive_spec.controller import Controller
 from adaptive_spec.cost.draft import DraftCost
+from adaptive_spec.experiments.baselines import Offline, baselines
 from adaptive_spec.experiments.baselines.confidence import ConfidenceTable
 from adaptive_spec.experiments.baselines.hf_confidence import HFConfidence, best_thresholds
 from adaptive_spec.experiments.baselines.hf_heuristic import HFHeuristic
@@ -73,6 +76,15 @@ def test_turbospec_smooths_the_rate_of_accepted_over_drafted() -> None:
     assert policy.rate_ == pytest.approx(0.85 * 0.7 + 0.15 * 0.25)  # .6325
     policy.observe(outcome([0, 0], [0, 0]))
     assert policy.rate_ == pytest.approx(0.6325)
+
+
+def test_turbospec_counts_off_for_what_it_is_where_drafts_are_looked_up() -> None:
+    looked_up = traced([[1, 2, 0]])
+    drafted = replace(looked_up, evidence={})
+    factory = baselines(8)["turbospec"]
+    for trace, factor in ((looked_up, 1.0), (drafted, 1.1)):
+        assert factory(Offline(trace, trace, 8), None).off_factor == factor
+    assert factory(Offline(looked_up, looked_up, 8), None, off_factor=1.2).off_factor == 1.2
 
 
 # ---------------------------------------------------------------- SGLang

@@ -83,6 +83,17 @@ def test_prefills_and_overruled_steps_teach_nothing(bandit: type[BanditSpec]) ->
     assert policy.rounds_ == 0
 
 
+@pytest.mark.parametrize(("prompt", "learned"), [(0, 1), (1, 1), (2, 0)])
+def test_a_step_with_next_to_no_prompt_is_learned_from(prompt: int, learned: int) -> None:
+    """Ten sequences and one prompt position: a tenth each, as where prompts are computed elsewhere."""
+    policy = UCBSpec()
+    policy.reset(4, seed=0)
+    decision = policy.decide(view([4] * 10, prefills=prompt), NoEstimate(), None)
+    decision.step = 1
+    policy.observe_time(timed(1, 11.0))
+    assert policy.rounds_ == learned
+
+
 @pytest.mark.parametrize("bandit", [UCBSpec, EXP3Spec])
 def test_the_best_length_is_found(bandit: type[BanditSpec]) -> None:
     policy = bandit([0, 1, 2])

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from baseline_world import traced
 from typer.testing import CliRunner
 
 import adaptive_spec.experiments as experiments
-from adaptive_spec.cost import ModelGeometry
+from adaptive_spec.cost import ModelGeometry, Profile
 from adaptive_spec.experiments import bandit_regret, cold_start, domain_shift
 from adaptive_spec.experiments.ablation_table import cell
 from adaptive_spec.experiments.replay_speed import measure
@@ -76,6 +77,22 @@ def test_a_random_world_is_known_and_can_be_drawn_again() -> None:
             for d in (0, depth)
         ]
         assert goodput[1] / goodput[0] == pytest.approx(gain, rel=0.1)
+
+
+def test_a_fixed_depth_is_judged_by_the_positions_that_it_visits() -> None:
+    """One run of eight, then nothing: half of the positions promise drafts, one step in nine has any."""
+    visited = traced([[8, 7, 6, 5, 4, 3, 2, 1] + [0] * 8], [[8] * 16])
+    flat = Machine("m", Profile([1, 2, 9], [1e-3, 1.5e-3, 1.5e-3]))
+    assert cold_start.mean_drafts(visited, 8) == pytest.approx((8 + sum(min(8, left) for left in range(7))) / 8)
+    assert cold_start.World(1, False, visited, flat).best_fixed() == (8, pytest.approx(16 / 8 / 1.5))
+    dear = Machine("m", Profile([1, 2, 9], [1e-3, 2.2e-3, 2.2e-3]))
+    assert cold_start.World(1, False, visited, dear).best_fixed() == (0, 1.0)
+
+
+def test_the_same_worlds_are_judged_whatever_the_policy() -> None:
+    seeds = (2, 7, 11)
+    judged = [[cold_start.judge(seed, policy).judged for seed in seeds] for policy in ("fixed:0", "fixed:3")]
+    assert judged[0] == judged[1]
 
 
 def test_a_policy_that_never_drafts_is_locked_where_a_fixed_depth_wins() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import yaml
 from quick_experiment import data
 
 from adaptive_spec.config import TuningError
+from adaptive_spec.replay import cell as cell_module
 from adaptive_spec.replay.cell import run_cell
 from adaptive_spec.replay.comparison_plan import ComparisonPlan
 from adaptive_spec.replay.experiment import Experiment
@@ -87,6 +89,97 @@ def test_several_faults_are_told_at_once(tmp_path: Path) -> None:
 def test_a_plan_says_what_it_cannot_do(changes: dict[str, object], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         ComparisonPlan(Experiment.parse(data(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tuning": {"policy": {"name": "fixed"}}}, r"e.yaml:\d+: tuning.policy: has no effect here; name the policy"),
+        ({"tuning": {"max_depth": 2}}, r"tuning.max_depth: has no effect here; set the experiment's own max_depth"),
+        (
+            {"policies": [{"name": "a", "policy": "roofline-budget", "tuning": {"max_depth": 2}}]},
+            r"policies\[0\].tuning.max_depth: has no effect here; set the experiment's own max_depth",
+        ),
+        (
+            {"policies": [{"name": "a", "policy": "roofline-budget", "tuning": {"policy": {"name": "fixed"}}}]},
+            r"policies\[0\].tuning.policy: has no effect here",
+        ),
+    ],
+)
+def test_a_setting_that_would_be_dropped_is_refused(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+    with pytest.raises(TuningError, match=told) as caught:
+        Experiment.load(written(tmp_path, **changes))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("policy", ["dynamic-sd", "clairvoyant", "none", "fixed:2", "best-by-load"])
+def test_a_tuning_beside_a_policy_that_has_none_is_refused(policy: str) -> None:
+    entry = {"name": "a", "policy": policy, "tuning": {"guard": {"enabled": False}}}
+    with pytest.raises(ValueError, match=rf"policies\[1\].tuning: belongs to .* not to '{policy}'; leave it out"):
+        ComparisonPlan(Experiment.parse(data(policies=["turbospec", entry])))
+
+
+def depth_of(policy: str) -> float:
+    """Mean depth of a policy at six sequences."""
+    plan = ComparisonPlan(Experiment.parse(data(policies=[policy])))
+    cell = plan.cell(plan.contestants[-1], plan.traces[0], plan.loads[1], plan.machines[0], 0)
+    return float(run_cell(cell.made_from, dict(cell.files))["row"]["mean_depth"])
+
+
+def test_a_peer_takes_its_makers_settings() -> None:
+    assert depth_of("trtllm-schedule:schedule={32: 0}") == 0.0
+    assert depth_of("trtllm-schedule:{4: 4, 8: 2}") == pytest.approx(2.0, abs=0.3)
+    assert depth_of("trtllm-schedule:schedule={2: 4};min_draft_len=1") == pytest.approx(1.0, abs=0.1)
+    assert depth_of("dynamic-sd:schedule=[[1, 64, 3]]") > 2.0
+    assert depth_of("hf-confidence:threshold=0.9;num_assistant_tokens=2") < depth_of("hf-confidence")
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("trtllm-schedule:table=3", "'table' is no parameter of 'trtllm-schedule'; its parameters are schedule, min"),
+        ("trtllm-schedule:schedule={0: 4}", "batch sizes begin at 1"),
+        ("trtllm-schedule:schedule=3", "trtllm-schedule:schedule=3"),
+        ("trtllm-schedule:schedule={4", "is no value of schedule"),
+        ("hf-confidence:threshold=7", "threshold"),
+        ("clairvoyant:1", "it takes no arguments"),
+        ("best-by-load:1", "'best-by-load' takes no arguments; leave out '1'"),
+        ("without-exploration:1", "'without-exploration' takes no arguments"),
+        ("fixed-5", "'fixed-5' is deeper than max_depth 4"),
+    ],
+)
+def test_only_an_unknown_name_is_called_unknown(policy: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as caught:
+        ComparisonPlan(Experiment.parse(data(policies=[policy])))
+    assert "no policy is called" not in str(caught.value)
+
+
+def test_a_key_follows_the_libraries_and_the_code_of_a_policy_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from adaptive_spec.policies.fixed import Fixed\n\n\nclass Theirs(Fixed):\n    pass\n"
+    path = tmp_path / "their_policy.py"
+    path.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    theirs = importlib.import_module("their_policy").Theirs
+    monkeypatch.setattr(cell_module, "policy_class", lambda name: theirs)
+
+    def keys() -> set[str]:
+        cell_module.policy_digest.cache_clear()
+        cell_module.library_versions.cache_clear()
+        plan = ComparisonPlan(Experiment.parse(data(policies=["acceptance-bandit", "turbospec"], fixed_depths=[1])))
+        return {cell.key for cell in plan.cells(plan.independent)}
+
+    base = keys()
+    assert keys() == base
+    path.write_text(source + "# edited\n")
+    edited = keys()
+    assert len(base - edited) == 2 * 2  # one policy's, at each load and seed
+    monkeypatch.setattr(cell_module, "version", lambda name: "99.0")
+    assert not keys() & edited
+    monkeypatch.undo()
+    cell_module.policy_digest.cache_clear()
+    cell_module.library_versions.cache_clear()
 
 
 def test_a_plan_has_every_combination_once() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from quick_experiment import data
 
+from adaptive_spec.cli.compare_table import gains_table, losses_table
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.replay import cell as cell_module
 from adaptive_spec.replay import comparison as comparison_module
@@ -19,6 +20,7 @@ from adaptive_spec.replay.arrivals import ClosedConcurrency
 from adaptive_spec.replay.cell import load_texts, make_machine, run_cell
 from adaptive_spec.replay.comparison import Comparison, ComparisonError, Progress
 from adaptive_spec.replay.comparison_folder import read_record, write_record
+from adaptive_spec.replay.contestant import confidence_note, find_contestant
 from adaptive_spec.replay.controllers import TunedController
 from adaptive_spec.replay.experiment import Experiment
 from adaptive_spec.replay.simulator import simulate
@@ -209,6 +211,28 @@ def test_losses_stand_beside_gains(small: tuple[Experiment, Path, Verdicts]) -> 
         assert row["verdict"] == wanted
     behind = [row for row in verdicts.duels if row["ratio"] < 1]
     assert sorted(map(id, verdicts.losses)) == sorted(map(id, behind))
+
+
+def test_every_table_marks_synthetic_traces(small: tuple[Experiment, Path, Verdicts]) -> None:
+    _, folder, verdicts = small
+    assert verdicts.losses
+    for name in ("runs", "gains", "duels", "splits"):
+        with (folder / f"{name}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert all("acceptance 0.6" in row["synthetic"] for row in rows), name
+    assert list(losses_table(verdicts.losses, 9).columns[3].cells) == ["made (synthetic)"] * len(verdicts.losses)
+
+
+def test_what_stands_for_a_confidence_is_told(small: tuple[Experiment, Path, Verdicts]) -> None:
+    _, _, verdicts = small
+    contestants = [find_contestant(name, name, TuningConfig(max_depth=4)) for name in ("turbospec", "hf-confidence")]
+    assert confidence_note(contestants[:1]) == ""
+    note = confidence_note(contestants)
+    assert note.startswith("Made for a draft's confidence: hf-confidence.")
+    assert "turbospec" not in note
+    setting = ("made", "6", "small")
+    assert gains_table(verdicts.gains, setting, True, True, note).caption == note
+    assert gains_table(verdicts.gains, setting, True, True).caption is None
 
 
 def test_the_parts_of_a_gain_add_up(small: tuple[Experiment, Path, Verdicts]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -62,7 +63,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tmp_path_factory.mktemp("compared"),
         policies=["roofline-budget", {"name": "a policy of a name that is rather long & <odd>", "policy": "turbospec"},
                   "acceptance-bandit", "best-by-load", "clairvoyant", "hf-heuristic", "sglang-ema", "mlc-table",
-                  "trtllm-schedule", "without-exploration"],
+                  "hf-confidence", "trtllm-schedule", "without-exploration"],
         arrivals=[{"closed": [1, 6]}, {"poisson": 30.0, "seconds": 1.0}],
     )  # fmt: skip
     assert main(["report", str(folder)]) == 0
@@ -100,6 +101,13 @@ def test_synthetic_traces_are_called_so(page: Path) -> None:
     assert "Acceptance of made is synthetic: generated, not recorded." in text
     figures = text.count("<figure>")
     assert text.count('<span class="tag">synthetic</span></h3>') == figures
+
+
+def test_losses_on_synthetic_traces_are_called_so_and_the_stand_in_is_told(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    losses = text[text.index("<h2>Losses") : text.index("<h2>All results")]
+    assert losses.count("<td>made (synthetic)</td>") == losses.count("<tr>") - 1 > 0
+    assert "confidence: hf-confidence. Traces hold none; in its place they get the same stand-in" in unescape(text)
 
 
 def test_names_are_escaped(page: Path) -> None:

@@ -72,6 +72,34 @@ def metrics(goodput, seconds=10.0, saved=0.0, loads=()):
     return made
 
 
+def test_steps_with_next_to_no_prompt_judge_a_depth_where_there_are_enough_of_them():
+    def run(pure_steps, pure_speed, speed=10):
+        made = metrics(1, loads=[(64, speed)])
+        (bucket,) = made.by_load.values()
+        bucket.steps, bucket.pure_steps = 100, pure_steps
+        bucket.pure_seconds, bucket.pure_tokens = float(pure_steps), round(pure_speed * pure_steps)
+        return [made]
+
+    # Depth 2 is behind but for its pure steps: nine are too few to say so, ten are not; each depth needs them.
+    assert load_table({0: run(90, 10), 2: run(9, 20, speed=9)}) == [(1, None, 0)]
+    assert load_table({0: run(90, 10), 2: run(10, 20, speed=9)}) == [(1, None, 2)]
+    assert load_table({0: run(1, 10), 2: run(90, 20, speed=9)}) == [(1, None, 0)]
+
+
+def test_a_prompt_position_in_a_large_batch_leaves_a_step_pure():
+    """Prompts that come computed from elsewhere leave one position for each new request."""
+    trace = SyntheticAcceptance(DSPARK_GLM_5_2[:8], "test").trace(40, 20)
+    machine = Machine("m", Profile([1, 512], [0.01, 0.02]), max_num_seqs=128, prefill_elsewhere=True)
+    reports = []
+    run = simulate(
+        trace, BareController(Fixed(1), 8), ClosedConcurrency(64), machine, steps=100, observer=reports.append
+    )
+    counted = [report for report in reports[20:] if report.sequences]
+    pure = [report for report in counted if report.prefill_tokens <= 0.1 * len(report.sequences)]
+    assert sum(bucket.pure_steps for bucket in run.metrics.by_load.values()) == len(pure)
+    assert len(pure) > 2 * sum(report.prefill_tokens == 0 for report in counted)
+
+
 def test_the_best_depth_at_each_load():
     fixed = {
         0: metrics(100, loads=[(1, 10), (4, 40), (32, 90)]),

@@ -74,8 +74,9 @@ def test_each_sequence_walks_along_its_text(seed, depth):
         assert steps[i] == walk(sequence, depth)
     assert run.metrics.tokens == trace.output_tokens.sum()
     assert run.metrics.finished == len(trace)
-    assert run.metrics.accepted == sum(a for walked in steps.values() for _, a in walked)
-    assert run.metrics.wasted == sum(d - a for walked in steps.values() for d, a in walked)
+    steps_walked = sum(len(walked) for walked in steps.values())  # each brings a token beside its accepted drafts
+    assert run.metrics.accepted == trace.output_tokens.sum() - len(trace) - steps_walked
+    assert run.metrics.wasted == sum(d for walked in steps.values() for d, _ in walked) - run.metrics.accepted
 
 
 def test_a_single_request_by_hand():
@@ -239,6 +240,58 @@ def test_a_clairvoyant_can_be_built_and_wastes_nothing():
     assert run.metrics.wasted == 0
     assert not run.faults
     assert run.metrics.accepted == pytest.approx(blind.metrics.accepted, rel=0.1)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_drafts_beyond_a_texts_end_are_wasted(stopped):
+    """Four tokens are left after the first, and every draft is right: one more comes with the third."""
+    trace = trace_of([[4, 4, 4, 4]], stopped=stopped, max_tokens=20 if stopped else None)
+    wanted = []
+
+    class Spy(Clairvoyant):
+        def _decide(self, view, acceptance, cost):
+            wanted.append(self.runs().tolist())
+            return super()._decide(view, acceptance, cost)
+
+    blind = simulate(trace, fixed(4, 4), GivenArrivals.at_once(trace), machine()).metrics
+    assert (blind.accepted, blind.wasted) == (3, 1 if stopped else 0)
+    assert blind.acceptance_length == 4.0
+    seeing = BareController(lambda setting: Spy(setting.present_runs), 4)
+    run = simulate(trace, seeing, GivenArrivals.at_once(trace), machine()).metrics
+    assert wanted == [[3]]
+    assert (run.accepted, run.wasted, run.tokens) == (3, 0, 5)
+
+
+def test_requests_that_are_late_already_break_their_promise_though_they_have_not_ended():
+    """Far more requests come than are served: those that wait at the end count, and so does their waiting."""
+    trace = SyntheticAcceptance(SURVIVAL, "test").trace(20, 64)
+    promised = ServiceLevel(ttft_seconds=0.5)
+    arrivals = Poisson(200.0)
+    reports = []
+    crowded = simulate(
+        trace, fixed(1), arrivals, machine(max_num_seqs=2), duration=4.0, warmup=0.0, service_level=promised,
+        observer=reports.append,
+    ).metrics  # fmt: skip
+    assert crowded.promises > 500 > 10 * crowded.finished
+    assert crowded.attainment < 0.05
+    assert crowded.ttft.quantiles([0.5])[0] > 1.0
+    unhurried = simulate(
+        trace, fixed(1), arrivals, machine(max_num_seqs=2), duration=4.0, warmup=0.0,
+        service_level=ServiceLevel(ttft_seconds=60.0),
+    ).metrics  # fmt: skip
+    assert unhurried.promises == unhurried.finished
+    assert unhurried.attainment == 1.0
+
+
+def test_a_request_that_decodes_too_slowly_breaks_its_promise_before_its_end():
+    trace = trace_of([[0] * 99])
+    for tpot, broken in ((0.0005, 1), (0.005, 0)):  # 99 tokens in 49.5 or 495 ms; it has decoded for 100 by then
+        run = simulate(
+            trace, fixed(0, 4), GivenArrivals.at_once(trace), machine(), steps=11, warmup=0.0,
+            service_level=ServiceLevel(tpot_seconds=tpot),
+        )  # fmt: skip
+        assert run.seconds > 0.1
+        assert (run.metrics.finished, run.metrics.promises, run.metrics.kept_promises) == (0, broken, 0)
 
 
 def test_no_decision_knows_of_the_runs_to_come():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from adaptive_spec.replay.comparison_folder import ComparisonRecord
+from adaptive_spec.replay.contestant import confidence_note
 from adaptive_spec.replay.report import detail_figures, load_figures, tables
 from adaptive_spec.replay.report.style import STYLE
 from adaptive_spec.replay.report.view import Panel, View
@@ -52,6 +53,8 @@ def _head(view: View) -> str:
         parts.append(f'<p class="lead-in">{escape(record.description)}</p>')
     if view.synthetic_note:
         parts.append(f"<p><strong>{escape(view.synthetic_note)}</strong></p>")
+    if note := confidence_note(item.contestant for item in record.finished):
+        parts.append(f'<p class="caption">{escape(note)}</p>')
     if duels:
         parts.append(
             f"<p>Of {len(duels)} duels of {_listed(view.ours)} with a peer or an ablation, with the best fixed depth "

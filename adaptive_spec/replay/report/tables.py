@@ -27,7 +27,7 @@ def losses(view: View) -> str:
             row["policy"],
             row["rival"] + (" (best fixed)" if row["rival_is_best_fixed"] else ""),
             _Number(_bracket(row, "ratio"), "bad" if row["verdict"] == "loss" else ""),
-            row["trace"],
+            row["trace"] + (" (synthetic)" if row["synthetic"] else ""),
             row["arrivals"],
             row["machine"],
         ]
