@@ -93,8 +93,9 @@ def test_every_draft_of_the_target_itself_is_accepted(
     plain = ["policy", "mixed", "changing", "deepest", "again"]
     check_passes(result, [*plain, "off", "raising"])
     for scene in plain:
-        assert result[scene]["verified"] > 0
         assert result[scene]["accepted"] == result[scene]["drafted"], scene
+    for scene in ("mixed", "changing", "deepest"):  # the policy may find a drafter as slow as its target not worth it
+        assert result[scene]["verified"] > 0, scene
 
 
 @pytest.mark.parametrize("room", ["ample", "tight"])
