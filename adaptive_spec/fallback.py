@@ -10,7 +10,7 @@ import numpy as np
 
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.policy import DepthPolicy, SurvivalEstimate
-from adaptive_spec.step import Decision, Outcome, StepTime, StepView
+from adaptive_spec.step import Decision, IntArray, Outcome, StepTime, StepView
 
 logger = logging.getLogger(__name__)
 
@@ -138,18 +138,11 @@ class Fallback:
             raise PolicyFault(f"chose depths of dtype {depth.dtype}, not integers", "dtype")
         if not len(depth):
             return
-        # As unsigned numbers, negative depths are huge: one comparison finds both kinds of fault.
-        # (And counting non-zeros is several times faster than any() or max().)
-        if np.count_nonzero(depth.astype(np.int64, copy=False).view(np.uint64) > view.limit.view(np.uint64)):
-            if depth.min() < 0:
-                raise PolicyFault(f"chose a negative depth ({int(depth.min())})", "negative depth")
-            i = int(np.argmax(depth > view.limit))
-            raise PolicyFault(f"chose depth {depth[i]} over the limit {view.limit[i]} of sequence {i}", "over limit")
         drafts = decision.draft_depth
-        if not isinstance(drafts, (int, np.integer)) or drafts > max_depth or np.count_nonzero(depth > drafts):
-            raise PolicyFault(
-                f"asks for {drafts!r} drafts (of at most {max_depth}) and means to verify {depth.max()}", "draft depth"
-            )
+        if not isinstance(drafts, (int, np.integer)):
+            raise PolicyFault(f"asks for {drafts!r} drafts, not a whole number", "draft depth")
+        if drafts > max_depth or not _within(depth, view.limit, int(drafts)):
+            raise _beyond(depth, view.limit, int(drafts), max_depth)
         for expected in (decision.expected_tokens, decision.expected_seconds):
             if not isinstance(expected, (float, int, np.floating, np.integer)):
                 raise PolicyFault(f"expects {expected!r} tokens or seconds, not a number", "expectation")
@@ -179,3 +172,25 @@ class Fallback:
             decided_by="fallback",
             reason=reason,
         )
+
+
+def _within(depth: IntArray, limit: IntArray, drafts: int) -> bool:
+    """Whether depths lie between 0 and their limits, and none over the drafts that are asked for."""
+    if len(depth) == 1:  # plain numbers are far quicker
+        return bool(0 <= depth.item() <= min(limit.item(), drafts))
+    # As unsigned numbers, negative depths are huge: one comparison finds both kinds of fault.
+    # (And counting non-zeros is several times faster than any() or max().)
+    over = np.count_nonzero(depth.astype(np.int64, copy=False).view(np.uint64) > limit.view(np.uint64))
+    return not over and not np.count_nonzero(depth > drafts)
+
+
+def _beyond(depth: IntArray, limit: IntArray, drafts: int, max_depth: int) -> PolicyFault:
+    """Which of the bounds is broken."""
+    if depth.min() < 0:
+        return PolicyFault(f"chose a negative depth ({int(depth.min())})", "negative depth")
+    if (depth > limit).any():
+        i = int(np.argmax(depth > limit))
+        return PolicyFault(f"chose depth {depth[i]} over the limit {limit[i]} of sequence {i}", "over limit")
+    return PolicyFault(
+        f"asks for {drafts} drafts (of at most {max_depth}) and means to verify {depth.max()}", "draft depth"
+    )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_spec.step import BoolArray, FloatArray, IntArray, SequenceId, StepView
 
 UNLIMITED = np.iinfo(np.int64).max
+T = TypeVar("T", bound=np.generic)
 
 
 class SequenceTable:
@@ -107,11 +111,10 @@ class SequenceTable:
             np.minimum(limit, self.cap[view.row], out=limit)
             weight = self.weight[view.row] if weight is None else weight
         elif weight is None:
-            weight = np.ones(batch)
+            weight = _ones(batch[0])
         np.maximum(limit, 0, out=limit)
-        row, context, evidence, weight = view.row.view(), view.context.view(), view.evidence.view(), weight.view()
-        for array in (row, limit, context, evidence, weight):
-            array.flags.writeable = False
+        limit.flags.writeable = False
+        row, context, evidence, weight = map(_read_only, (view.row, view.context, view.evidence, weight))
         return StepView(
             row,
             limit,
@@ -141,3 +144,16 @@ class SequenceTable:
 
     def _is_personal(self, row: int) -> bool:
         return bool(self.weight[row] != 1.0 or self.cap[row] != UNLIMITED or self.pin[row] >= 0)
+
+
+def _read_only(array: NDArray[T]) -> NDArray[T]:
+    """The array itself if nobody can write to it, else a view of it by which nobody can."""
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+@lru_cache(maxsize=64)
+def _ones(count: int) -> FloatArray:
+    return _read_only(np.ones(count))

@@ -71,6 +71,12 @@ ENGINES = {
     "preempting": {"max_num_seqs": 16, "num_kv_blocks": 14},
     "small-chunks": {"max_num_seqs": 4, "max_num_batched_tokens": 9},
     "no-prefix-caching": {"max_num_seqs": 16, "enable_prefix_caching": False},
+    "frozen-table": {
+        "max_num_seqs": 16,
+        "drafter": "corpus_ngram",
+        "drafter_config": {"texts": [list(range(VOCABULARY - 1)), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]]},
+    },
+    "online-table": {"max_num_seqs": 16, "drafter": "corpus_ngram", "drafter_config": {"online": True}},
 }
 
 
@@ -80,7 +86,10 @@ def make_llm(folder: Path, **settings) -> LLM:
 
 
 def requests() -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts that repeat themselves and share beginnings; greedy, sampled, and sampled from a nucleus."""
+    """Prompts that repeat themselves and share beginnings; greedy, sampled, and sampled from a nucleus.
+
+    Some end at strings or tokens that they have asked for, a few of them not before so many tokens.
+    """
     rng = np.random.default_rng(5)
     shared = rng.integers(0, VOCABULARY - 1, 20).tolist()
     prompts = []
@@ -94,7 +103,16 @@ def requests() -> tuple[list[list[int]], list[SamplingParams]]:
         {"temperature": 0.9, "top_k": 4},
         {"temperature": 1.2, "top_k": 12, "top_p": 0.9},
     )
-    params = [SamplingParams(max_tokens=40, ignore_eos=i % 2 == 0, seed=i, **kinds[i % 5]) for i in range(16)]
+    ends = {
+        1: {"stop": ["n,", "zz"]},
+        6: {"stop": ["r", "sb"], "min_tokens": 12, "include_stop_str_in_output": True},
+        9: {"stop_token_ids": [16]},
+        12: {"stop_token_ids": [14, 21], "min_tokens": 9},
+    }
+    params = [
+        SamplingParams(max_tokens=40, ignore_eos=i % 2 == 0, seed=i, **kinds[i % 5], **ends.get(i, {}))
+        for i in range(16)
+    ]
     return prompts, params
 
 
@@ -143,7 +161,13 @@ def folder(tmp_path_factory):
 def reference(folder):
     """No speculation, one request at a time, nothing reused."""
     llm = make_llm(folder, max_num_seqs=1, enable_prefix_caching=False)
-    return llm.generate(*requests())
+    prompts, params = requests()
+    outputs = llm.generate(prompts, params)
+    for own, output in zip(params, outputs, strict=True):
+        if own.stop or own.stop_token_ids:
+            assert output.outputs[0].finish_reason == "stop"
+            assert len(output.outputs[0].token_ids) >= own.min_tokens
+    return outputs
 
 
 @pytest.mark.parametrize("place", PLACES)
