@@ -107,7 +107,10 @@ def test_thirty_two_clients_with_wishes_of_their_own(served: ServedModel, refere
     [
         ({"adaptive_spec.depth": 99}, "adaptive_spec.depth is 99; this server drafts 0 to 4 tokens"),
         ({"adaptive_spec.max_dpeth": 2}, "adaptive_spec.max_dpeth is unknown; did you mean 'max_depth'"),
-        ({"adaptive_spec.weight": "heavy"}, "adaptive_spec.weight is 'heavy'; it must be a number over 0 and at most 1000"),
+        (
+            {"adaptive_spec.weight": "heavy"},
+            "adaptive_spec.weight is 'heavy'; it must be a number over 0 and at most 1000",
+        ),
         ({"adaptive_spec.depth": [1, 2]}, "adaptive_spec.depth is [1, 2]; it must be a whole number from 0 up"),
     ],
     ids=["too deep", "unknown", "no number", "a list"],
