@@ -289,7 +289,8 @@ class Controller:
         if not len(outcome.ids):
             return
         verified, accepted = outcome.verified, outcome.accepted
-        outcome.check(pending.decision.depth[index])
+        depth = pending.decision.depth
+        outcome.check(depth if isinstance(index, slice) else depth[index])
         view = pending.view
         changed = self.watchdog is not None and self.watchdog.observe(verified, accepted)
         if changed and self.watchdog is not None and not self.watchdog.tripped:

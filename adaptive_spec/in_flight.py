@@ -70,7 +70,7 @@ class Pending:
         """Count what the sequences at these places have brought, and mark them as answered."""
         weight = self.posed.weight
         assert weight is not None  # the table filled it in
-        self.tokens += float(weight[index] @ (accepted + 1))
+        self.tokens += float(np.dot(weight[index], accepted + 1.0))
         if self.pinned is not None:
             self.pinned_tokens += float((weight[index] * accepted) @ (self.pinned[index] >= 0))
         self.close(index, len(accepted))
