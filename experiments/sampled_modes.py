@@ -33,6 +33,8 @@ from adaptive_spec.experiments.demo import demo_prompts
 from adaptive_spec.serving.loop import StepReport
 from adaptive_spec.step import IntArray
 
+KV_CACHE_BYTES = 1 << 30  # of each engine
+
 
 def without_layers(source: str, like: LanguageModel, left_out: int) -> DraftCheckpoint:
     """A model without `left_out` of its layers, those before the last four; of the type of `like`."""
@@ -53,10 +55,8 @@ def without_layers(source: str, like: LanguageModel, left_out: int) -> DraftChec
     return DraftCheckpoint(f"{source} without {left_out} layers", model, checkpoint.tokenizer)
 
 
-def acceptance(
-    llm: LLM, draft: DraftCheckpoint, sampling: SamplingMode, temperature: float, depth: int, max_tokens: int, seed: int
-) -> dict[str, Any]:
-    """Answer the demo's prompts at a fixed depth, and count what was accepted at each position."""
+def make_engine(llm: LLM, draft: DraftCheckpoint, sampling: SamplingMode, depth: int) -> LLM:
+    """An engine beside another that drafts to a fixed depth, with room for the demo's prompts."""
     tuning = TuningConfig.model_validate(
         {
             "max_depth": depth,
@@ -64,7 +64,14 @@ def acceptance(
             "fallback": {"time_budget_ms": 1e6},  # a busy machine must not change the depths
         }
     )
-    engine = LLM(llm, drafter=DraftModel(draft), sampling=sampling, tuning=tuning, max_num_seqs=12)
+    return LLM(
+        llm, drafter=DraftModel(draft), sampling=sampling, tuning=tuning, max_num_seqs=12,
+        kv_cache_memory_bytes=KV_CACHE_BYTES,
+    )  # fmt: skip
+
+
+def acceptance(engine: LLM, temperature: float, depth: int, max_tokens: int, seed: int) -> dict[str, Any]:
+    """Answer the demo's prompts, and count what was accepted at each position."""
     reached: IntArray = np.zeros(depth, dtype=np.int64)
     kept: IntArray = np.zeros(depth, dtype=np.int64)
 
@@ -88,7 +95,7 @@ def acceptance(
     steps = sum(each.steps for each in stats)
     return {
         "temperature": temperature,
-        "sampling": sampling,
+        "sampling": engine.sampling,
         "drafts": int(reached[0]),
         "acceptance": [round(float(share), 4) for share in kept / np.maximum(reached, 1)],
         "tokens_per_step": round(1 + sum(each.accepted for each in stats) / max(steps, 1), 4),
@@ -115,11 +122,11 @@ def main(
         checkpoint = without_layers(model, llm.model, left_out)
     else:
         checkpoint = DraftCheckpoint.load(draft, dtype, str(llm.model.device))
-    rows = [
-        acceptance(llm, checkpoint, sampling, float(heat), depth, max_tokens, seed)
-        for heat in temperatures.split(",")
-        for sampling in SAMPLING_MODES
-    ]
+    rows = []
+    for sampling in SAMPLING_MODES:
+        engine = make_engine(llm, checkpoint, sampling, depth)
+        rows += [acceptance(engine, float(heat), depth, max_tokens, seed) for heat in temperatures.split(",")]
+    rows.sort(key=lambda row: float(row["temperature"]))
     if as_json:
         typer.echo(json.dumps({"model": model, "draft": checkpoint.name, "dtype": dtype, "results": rows}, indent=1))
         return
