@@ -114,13 +114,12 @@ class SequenceTable:
             weight = _ones(batch[0])
         np.maximum(limit, 0, out=limit)
         limit.flags.writeable = False
-        row, context, evidence, weight = map(_read_only, (view.row, view.context, view.evidence, weight))
         return StepView(
-            row,
+            _read_only(view.row),
             limit,
-            context,
-            evidence,
-            weight,
+            _read_only(view.context),
+            _read_only(view.evidence),
+            _read_only(weight),
             view.prefill_tokens,
             view.sampling_prefills,
             view.lag,

@@ -36,8 +36,6 @@ TARGETS = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942")
 REGISTERS_MOST = {"cuda": 255, "hip": 512}
 REGISTERS_OF_ROWS = 128  # kernels that read logits: 256 threads, and still two programs a multiprocessor
 READS_LOGITS = ("greedy_kernel", "match_kernel", "threshold_kernel", "row_stats_kernel", "residual_kernel")
-# Rows that are not aligned are read token by token, each under its own predicate: Triton 3.6 keeps a few in memory.
-SPILLS_OF_ODD_ROWS = 32
 # Constants that tell specialisations of a kernel apart.
 TELLING = ("ROWS", "HEAD_DIM", "SPLIT", "DRAFT", "DEPTHS", "PRICED", "EFFECT", "HALF", "NORM")
 
@@ -183,7 +181,7 @@ def compile_one(work: tuple[Specialisation, str]) -> Compiled:
 def _fault(result: Compiled, one: Specialisation, kind: str, architecture: str) -> str:
     most = REGISTERS_OF_ROWS if one.kernel in READS_LOGITS else REGISTERS_MOST[kind]
     aligned = "row_stride" in one.divisible
-    if result.spills > (0 if aligned or one.kernel not in READS_LOGITS else SPILLS_OF_ODD_ROWS):
+    if result.spills:
         return f"spills {result.spills}"
     if result.registers > most:
         return f"{result.registers} registers; at most {most} are allowed"

@@ -201,7 +201,10 @@ def threshold_kernel(
 def thresholds(logits: Tensor, cu: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
     """Return the least scaled logit that each row keeps, float32 [N]; rows of `logits` are contiguous."""
     rows, vocabulary = logits.shape
-    block = launch.tiling(rows, vocabulary, logits.device, launch.BUSY_BLOCK).block
+    # Rows that aren't aligned are read token by token, each under its own predicate: with as many tokens in a tile,
+    # Triton 3.6 keeps a few of these in memory.
+    busy = launch.BUSY_BLOCK if logits.stride(0) % 16 == 0 else launch.BUSY_BLOCK // 2
+    block = launch.tiling(rows, vocabulary, logits.device, busy).block
     candidate = torch.empty((rows, block), dtype=torch.float32, device=logits.device)
     threshold = torch.empty(rows, dtype=torch.float32, device=logits.device)
     threshold_kernel[((cu.shape[0] - 1) * width,)](
