@@ -102,7 +102,7 @@ def _attention() -> Iterator[Callable[[], object]]:
 def _small_model() -> Iterator[Callable[[], object]]:
     """SmolLM2's 9 and 3 heads of 64, whose keys and values are no power of two."""
     page, blocks, heads, kv_heads, head_dim = 16, 512, 9, 3, 64
-    for dtype in (torch.bfloat16, torch.float32):  # as it is served, and as it is tested
+    for dtype in TYPES:
         cache = torch.empty((blocks, page, kv_heads, head_dim), dtype=dtype)
         rows = torch.empty((16, heads + 2 * kv_heads, head_dim), dtype=dtype)
         q, k, v = torch.split(rows, [heads, kv_heads, kv_heads], 1)

@@ -74,8 +74,7 @@ def test_an_error_of_the_compiler_is_a_fault(tmp_path):
         (100, 8, 1, ("row_stride",), "spills 8"),
         (100, 0, 0, ("row_stride",), "logits are not loaded 16 bytes at once"),
         (100, 0, 0, (), ""),
-        (100, 32, 0, (), ""),
-        (100, 33, 0, (), "spills 33"),
+        (100, 8, 0, (), "spills 8"),
     ],
 )
 def test_what_counts_as_a_fault(registers, spills, wide, divisible, fault):
