@@ -313,8 +313,7 @@ class Controller:
             return
         pending.timed = True
         if math.isnan(time.tokens) and not pending.waiting:
-            ended = pending.view.sampling_prefills if time.sampling_prefills is None else time.sampling_prefills
-            time = replace(time, tokens=pending.tokens + ended)
+            time = replace(time, tokens=pending.tokens + pending.ended(time))
         if time.tokens > 0 and time.step_seconds > 0:
             self._learn_goodput(time)
             if self.ledger is not None:

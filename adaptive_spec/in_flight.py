@@ -80,11 +80,15 @@ class Pending:
         self.answered[index] = True
         self.unanswered -= count
 
+    def ended(self, time: StepTime) -> int:
+        """Prefills that ended in the step, as it was carried out or else as it was planned."""
+        return self.view.sampling_prefills if time.sampling_prefills is None else time.sampling_prefills
+
     def as_posed(self, time: StepTime) -> tuple[StepTime, StepView]:
         """The step as the guard can judge it: with what it really carried of prompts, without what pins brought."""
         view = self.posed
         prefill = view.prefill_tokens if time.prefill_tokens is None else time.prefill_tokens
-        ended = view.sampling_prefills if time.sampling_prefills is None else time.sampling_prefills
+        ended = self.ended(time)
         if (prefill, ended) != (view.prefill_tokens, view.sampling_prefills):
             view = replace(view, prefill_tokens=prefill, sampling_prefills=ended)
         return (replace(time, tokens=time.tokens - self.pinned_tokens) if self.pinned_tokens else time), view

@@ -16,6 +16,7 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 SequenceId: TypeAlias = Hashable
 
 NAN = float("nan")
+LITTLE_PREFILL = 0.1  # prompt positions for each decoding sequence, up to which a step's seconds tell of its depths
 
 
 @dataclass

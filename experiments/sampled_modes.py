@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from adaptive_spec.cli.engine_options import Dtype, Model
+from adaptive_spec.cli.engine_options import Dtype, Model, chat_prompt
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.engine.drafters.draft_checkpoint import DraftCheckpoint
 from adaptive_spec.engine.drafters.draft_model import DraftModel
@@ -81,12 +81,7 @@ def acceptance(engine: LLM, temperature: float, depth: int, max_tokens: int, see
         reached[:] += ((at <= report.accepted) & (at < report.verified)).sum(1)
 
     engine.observer = count
-    prompts = [
-        engine.tokenizer.encode(
-            engine.tokenizer.apply_chat_template([{"role": "user", "content": prompt.text}]), add_special_tokens=False
-        )
-        for prompt in demo_prompts()
-    ]
+    prompts = [chat_prompt(engine, prompt.text, chat=True) for prompt in demo_prompts()]
     params = [
         SamplingParams(temperature=temperature, max_tokens=max_tokens, ignore_eos=True, seed=seed + i)
         for i in range(len(prompts))

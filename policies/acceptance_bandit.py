@@ -10,7 +10,7 @@ import numpy as np
 
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.policy import Allocation, DepthPolicy, SurvivalEstimate
-from adaptive_spec.step import Decision, FloatArray, StepTime, StepView
+from adaptive_spec.step import LITTLE_PREFILL, Decision, FloatArray, StepTime, StepView
 
 CHEAPEST, DEAREST = 0.03, 0.95  # prices, in tokens a slot
 KNOTS = 11  # batch sizes 1, 2, 4, ..., 1024
@@ -29,7 +29,6 @@ RECORD_KEPT = 0.995  # of the record, per block
 LEAP = 1.5  # times the positions of any step that was timed: what the next may have
 IN_FLIGHT = 64  # steps remembered while their time is awaited
 BOLDNESS = 0.5  # by which a draw's deviation is shortened
-LITTLE_PREFILL = 0.1  # prompt positions for each decoding sequence, up to which a step's seconds tell of its slots
 CALM_BLOCKS = 8  # after a trial that still play what is believed best
 GIVEN_UP_AT = 0.05  # log goodput that a block may lie below what is to be had, and 1.5 deviations of noise more
 

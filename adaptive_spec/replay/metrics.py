@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from adaptive_spec.cost import DraftCost
-from adaptive_spec.policies.acceptance_bandit import LITTLE_PREFILL
 from adaptive_spec.replay.log_histogram import LogHistogram
 from adaptive_spec.replay.runner import ReplayedText
 from adaptive_spec.serving.loop import StepReport
 from adaptive_spec.serving.sequence import Sequence
+from adaptive_spec.step import LITTLE_PREFILL
 
 QUANTILES = (0.5, 0.95, 0.99)
 BUCKETS_PER_DOUBLING = 2  # of load

@@ -10,9 +10,8 @@ import numpy as np
 
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.experiments.baselines.awaited import Awaited
-from adaptive_spec.policies.acceptance_bandit import LITTLE_PREFILL
 from adaptive_spec.policy import Allocation, DepthPolicy, SurvivalEstimate
-from adaptive_spec.step import Decision, FloatArray, Outcome, StepTime, StepView
+from adaptive_spec.step import LITTLE_PREFILL, Decision, FloatArray, Outcome, StepTime, StepView
 
 Reward = Literal["throughput", "length"]
 

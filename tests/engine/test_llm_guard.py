@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from clocked_runner import ClockedRunner
 from tiny_llama import VOCABULARY, make_tiny_llm
 
 from adaptive_spec.acceptance import AcceptanceModel
@@ -34,20 +35,6 @@ class Deepest(DepthPolicy):
 
     def _decide(self, view, acceptance, cost):
         return Allocation(view.limit.copy())
-
-
-class ClockedRunner:
-    """The engine's runner, whose steps take what a curve says."""
-
-    def __init__(self, inner, timer: StepTimer) -> None:
-        self.inner = inner
-        self.timer = timer
-        self.add, self.remove, self.offers = inner.add, inner.remove, inner.offers
-
-    def execute(self, step):
-        result = self.inner.execute(step)
-        result.verify_seconds, result.draft_seconds = self.timer.charge(step, result.drafted)
-        return result
 
 
 def clocked(folder: Path, truth: Profile) -> tuple[LLM, VirtualClock, StepTimer]:

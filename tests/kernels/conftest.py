@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import numpy as np
@@ -65,3 +66,12 @@ def device() -> Iterator[torch.device]:
         pytest.skip("needs triton")
     with np.errstate(all="ignore"):
         yield torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def kernels(device):
+    """Within, everything runs on the GPU's kernels."""
+    from adaptive_spec.kernels import backend
+
+    with backend.use("triton") if device.type == "cpu" else nullcontext():
+        yield device

@@ -45,13 +45,6 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def kernels(device):
-    """Within, everything runs on the GPU's kernels."""
-    with backend.use("triton") if device.type == "cpu" else nullcontext():
-        yield device
-
-
-@pytest.fixture
 def launched(monkeypatch):
     """Counts the kernels that are launched, by name."""
     from adaptive_spec.kernels import verify

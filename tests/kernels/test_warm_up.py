@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +24,6 @@ from adaptive_spec.engine.staging import Staging
 from adaptive_spec.engine.text_sampling import TextSampling
 from adaptive_spec.engine.verifier import Verifier
 from adaptive_spec.engine.warm_up import warm_up, warm_up_drafting, warm_up_passes
-from adaptive_spec.kernels import backend
 
 VOCABULARY = 50
 
@@ -52,13 +50,6 @@ def tiny_model(device: torch.device, dtype: torch.dtype = torch.float32) -> Mode
     shapes |= {at + f"mlp.{name}_proj": (16, 16) for name in ("gate", "up", "down")}
     tensors = {f"{name}.weight": torch.zeros(shape) for name, shape in shapes.items()}
     return Model(ModelConfig.from_hf(raw, {}, "here"), tensors, dtype=dtype, device=str(device))
-
-
-@pytest.fixture
-def kernels(device):
-    """Within, everything runs on the GPU's kernels."""
-    with backend.use("triton") if device.type == "cpu" else nullcontext():
-        yield device
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from clocked_runner import ClockedRunner
+
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.cost import Online, Profile
 from adaptive_spec.deployment import MEASURED_DEVIATION
@@ -30,20 +32,6 @@ def curve() -> Profile:
         [0.010, 0.0101, 0.0105, 0.014, 0.0135, 0.020, 0.034, 0.21],
         context_seconds_per_token=1e-6,
     )
-
-
-class ClockedRunner:
-    """A model's runner whose steps take what the curve says."""
-
-    def __init__(self, inner, timer: StepTimer) -> None:
-        self.inner = inner
-        self.timer = timer
-        self.add, self.remove, self.offers = inner.add, inner.remove, inner.offers
-
-    def execute(self, step):
-        result = self.inner.execute(step)
-        result.verify_seconds, result.draft_seconds = self.timer.charge(step, result.drafted)
-        return result
 
 
 class StepLog:

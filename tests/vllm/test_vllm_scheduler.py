@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_scenes import PATIENT
 
 pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
 
+from adaptive_scheduler import PROMPT, both, drafters, start
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -20,18 +20,6 @@ from adaptive_spec.experiments.stepped_vllm import SteppedScheduler, abort, make
 from adaptive_spec.vllm_plugin import compatibility, deployment, factory
 from adaptive_spec.vllm_plugin.drafters import drafter_of
 from adaptive_spec.vllm_plugin.hook_guard import GIVE_UP_AFTER
-
-PROMPT = list(range(3, 40))
-both = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
-drafters = pytest.mark.parametrize("method", ["ngram", "draft_model"])
-
-
-def start(folder: Path, tuning: str = "max_depth: 6\n", **settings: Any) -> SteppedScheduler:
-    """An adaptive scheduler; every draft is accepted unless a test says otherwise."""
-    file = folder / "tuning.yaml"
-    file.write_text(tuning + PATIENT)
-    config = make_config(folder, **{"k": 6, **settings}, tuning_file=file)
-    return SteppedScheduler(make_scheduler(factory.make_scheduler, config), lambda _, drafts: drafts)
 
 
 def depths(model: SteppedScheduler, id: str) -> list[int]:

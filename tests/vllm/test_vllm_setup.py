@@ -8,26 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_scenes import PATIENT
 
 pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
 
-from adaptive_spec.experiments.stepped_vllm import SteppedScheduler, abort, make_config, make_request, make_scheduler
+from adaptive_scheduler import PROMPT, both, drafters, start
+
+from adaptive_spec.experiments.stepped_vllm import abort, make_request
 from adaptive_spec.tuning_file import TuningError
-from adaptive_spec.vllm_plugin import cost_source, deployment, factory
+from adaptive_spec.vllm_plugin import cost_source, deployment
 from adaptive_spec.vllm_plugin.drafters import drafter_of
-
-PROMPT = list(range(3, 40))
-both = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
-drafters = pytest.mark.parametrize("method", ["ngram", "draft_model"])
-
-
-def start(folder: Path, tuning: str = "max_depth: 6\n", **settings: Any) -> SteppedScheduler:
-    """An adaptive scheduler that accepts every draft."""
-    file = folder / "tuning.yaml"
-    file.write_text(tuning + PATIENT)
-    config = make_config(folder, **{"k": 6, **settings}, tuning_file=file)
-    return SteppedScheduler(make_scheduler(factory.make_scheduler, config), lambda _, drafts: drafts)
 
 
 def fail(*_: object, **__: object) -> Any:
