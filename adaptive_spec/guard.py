@@ -275,12 +275,11 @@ class Guard:
         logger.info("guard: speculation %s; it runs at %.3f x the goodput of off", "on" if on else "off", math.exp(y))
 
     def state(self) -> dict[str, object]:
-        """The state of the switch; what a step takes without speculation is measured anew."""
-        return {"on": self.on, "loss": self._loss}
+        """What a trial may cost. Seconds without speculation are measured anew, and so whether it pays is asked anew."""
+        return {"loss": self._loss}
 
     def restore(self, state: dict[str, object]) -> None:
-        """Take over a saved guard."""
-        self.on = bool(state["on"])
+        """Take over a saved guard; it begins switched on, whatever was found in the machine's earlier hour."""
         self._loss = float(state["loss"])  # type: ignore[arg-type]
 
 

@@ -104,6 +104,26 @@ def test_speculation_comes_back_when_it_pays_again() -> None:
     assert controller.guard.on
 
 
+@pytest.mark.parametrize(("acceptance", "drafting"), [(0.9, (0.8, 1.0)), (0.02, (0.0, 0.05))])
+def test_a_restart_asks_anew_whether_speculation_pays(acceptance: float, drafting: tuple[float, float]) -> None:
+    """It was switched off in an hour in which it lost; what the next one is like, a few steps show."""
+    before = World(8, CPU, np.full(K, 0.02))
+    first = guarded(Greedy(), before)
+    first.watchdog = None
+    before.run(first, 2000)
+    assert first.guard is not None
+    assert not first.guard.on
+    world = World(8, CPU, np.full(K, acceptance))
+    controller = guarded(Greedy(), world)
+    controller.watchdog = None
+    controller.restore(first.state())
+    decisions = world.run(controller, 1000)
+    least, most = drafting
+    assert least <= np.mean([d.depth.any() for d in decisions[:100]]) <= most + 0.1
+    assert least <= np.mean([d.depth.any() for d in decisions[100:]]) <= most
+    assert world.goodput >= 0.97 * off_goodput(world)
+
+
 def test_the_policy_is_told_of_a_trial() -> None:
     """And of trials alone, whatever a view that comes in says."""
     seen: list[tuple[bool, bool]] = []
