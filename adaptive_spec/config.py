@@ -218,7 +218,7 @@ class WatchdogConfig(Section):
     enabled : bool
         Whether it watches.
     threshold : float
-        Log-likelihood ratio at which it trips; at half of it, it recovers.
+        Log-likelihood ratio at which it trips; at a third of it, it recovers.
     correlation : float
         Correlation of the drafts of one step.
     memory_drafts : int
@@ -226,7 +226,7 @@ class WatchdogConfig(Section):
     """
 
     enabled: bool = True
-    threshold: Positive = 6.0
+    threshold: Positive = 10.0
     correlation: Probability = 0.05
     memory_drafts: Count = 5000
 

@@ -91,7 +91,8 @@ class Explorer:
     every position before k too. A probe drafts a sequence to its limit. Its price is what the step is
     expected to lose by it: the goodput times its seconds, less the tokens that it is expected to bring.
     A sequence is worth a probe when its next slot would not be bought at the mean estimate but would be at
-    a plausible (upper) one; where no sequence is, probes are blind and come out of the ledger's floor.
+    a plausible (upper) one; where no sequence is, probes are blind and come out of the ledger's floor. Where the
+    watchdog waits for a broken drafter, single drafts answer, and none is expected to be accepted.
 
     It looks at every eighth step only, and then probes up to a sixteenth of the batch.
 
@@ -132,7 +133,7 @@ class Explorer:
         goodput : float
             Tokens that a second is worth; NaN: not known yet, nothing is probed.
         needed : bool
-            Someone waits for the answer (the watchdog, for a recovery): the whole purse is open.
+            The watchdog waits for a recovery: the whole purse is open.
         """
         self._step += 1
         if self._step % LOOK_EVERY or not goodput > 0:
@@ -142,41 +143,45 @@ class Explorer:
         if not len(open_):
             return decision
         extra = (limit - depth)[open_]
+        if needed:
+            extra = np.minimum(extra, 1)
+        probed = depth[open_] + extra
         used = view.base_positions + int(depth.sum())
         most = max(1, view.sequences // 16)
         curve = cost.verify_range(used, most * int(extra.max()) + 1, view.total_context, view.sequences)
-        deepest = max(int(limit.max()), decision.draft_depth)
+        deepest = max(int(probed.max()), decision.draft_depth)
         draft = cost.draft(np.arange(deepest + 1), view.sequences, view.lag)
         draft = draft - draft[decision.draft_depth]
         weight = np.ones(len(open_)) if view.weight is None else view.weight[open_]
         # What the first extra slot could plausibly bring, less its share of what the probe costs.
-        slot = (np.maximum(curve[extra] - curve[0], 0.0) + np.maximum(draft[limit[open_]], 0.0)) / extra
+        slot = (np.maximum(curve[extra] - curve[0], 0.0) + np.maximum(draft[probed], 0.0)) / extra
         worth = acceptance.upper()[open_, depth[open_]] * weight - goodput * slot
         order = self.rng.permutation(len(open_))
         order = order[np.argsort(-worth[order], kind="stable")]
-        useful = order[worth[order] > 0]
-        known = not len(useful) and not needed
+        useful = order if needed else order[worth[order] > 0]
+        known = not len(useful)
         chosen = (useful if len(useful) else order[:1])[:most]
         mean = acceptance.mean()
         while len(chosen):
             rows = open_[chosen]
-            gain = sum(float(weight[c] * mean[i, depth[i] : limit[i]].sum()) for c, i in zip(chosen, rows, strict=True))
-            deepest = max(decision.draft_depth, int(limit[rows].max()))
+            brought = (weight[c] * mean[i, depth[i] : probed[c]].sum() for c, i in zip(chosen, rows, strict=True))
+            gain = 0.0 if needed else float(sum(brought))
+            deepest = max(decision.draft_depth, int(probed[chosen].max()))
             seconds = float(curve[int(extra[chosen].sum())] - curve[0] + draft[deepest])
             price = max(goodput * seconds - gain, 0.0)
             if self.ledger.affords(price, floor=known):
                 self.ledger.pay(price)
                 self.probes += len(chosen)
-                return self._deepened(decision, rows, view, deepest, gain, seconds)
+                return self._deepened(decision, rows, probed[chosen], deepest, gain, seconds)
             chosen = chosen[: len(chosen) // 2]
         return decision
 
     @staticmethod
     def _deepened(
-        decision: Decision, rows: IntArray, view: StepView, draft_depth: int, gain: float, seconds: float
+        decision: Decision, rows: IntArray, probed: IntArray, draft_depth: int, gain: float, seconds: float
     ) -> Decision:
         decision.depth = decision.depth.copy()
-        decision.depth[rows] = view.limit[rows]
+        decision.depth[rows] = probed
         decision.draft_depth = draft_depth
         decision.explored = np.zeros(len(decision.depth), dtype=bool)
         decision.explored[rows] = True

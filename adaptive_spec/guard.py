@@ -28,10 +28,13 @@ TRIAL_ERROR_RATE = 0.1
 CONFIRMING_STEPS = 3  # off-steps in a row before speculation is switched off
 SOON = 8  # speculating steps to an off-step at a load without one, or after one that surprised
 
-# Steps without speculation that a block may lose before it ends early: while on, in one step of it, in a trial.
+# Steps without speculation that may be lost: by a block before it ends early, while on, in one step of it, in a trial;
+# and by a course of blocks, the fewer sequences the more, since luck weighs more.
 LOSS_ALLOWED = 4.0
 STEP_LOSS_ALLOWED = 6.0
 TRIAL_LOSS_ALLOWED = 1.0
+COURSE_LOSS_ALLOWED, COURSE_SEQUENCES = 14.0, 8
+COURSE_KEPT = 0.995  # of it, per step without speculation
 IN_FLIGHT = 8  # trials whose time is awaited
 MOST_PREFILL = 0.95  # of a step's seconds, that are taken for its prefill's
 FIRST_BLOCK = 3  # steps, after which what is believed of off is measured
@@ -136,6 +139,7 @@ class Guard:
         self._block = OffBlock(block_steps)
         self._variance = 0.01  # of a whole block's log ratio: starts at (10 %)²
         self._last: tuple[float, int] | None = None  # log ratio and steps of the last block
+        self._course = (0.0, 0.0)  # since it last was ahead: its steps' seconds and tokens over those of off
         self._since_off = 0  # speculating steps since the last off-step
         self._interval = 32  # speculating steps between off-steps
         self._wait = 0  # steps until the next trial block may begin
@@ -176,6 +180,8 @@ class Guard:
             return
         paid = self._paid.popleft() if view.trial and self._paid else 0.0
         if not speculated:
+            slower, more = self._course
+            self._course = COURSE_KEPT * slower, COURSE_KEPT * more
             self.ledger.pay(-paid)  # of a trial in which the policy itself chose not to
             self._off.observe(view, cost, seconds)
             if self._off.surprised:
@@ -201,10 +207,14 @@ class Guard:
             self._loss += 0.5 * (loss - self._loss)
         size = (time.positions - view.prefill_tokens) / view.decode_positions
         self._block.add(slowness, tokens / off_tokens, size, off - prefill, off_tokens)
-        steps, lost = len(self._block), self._block.lost
+        steps = len(self._block)
+        slower, more = self._block.totals()
+        lost = slower - more
         if steps >= (self._block.steps if self._off.steps else FIRST_BLOCK) or lost > self._patience(steps):
             if lost > LOSS_ALLOWED:  # what a policy costs that has just gone wrong is not what it used to cost
                 self._loss = max(self._loss, lost / steps * off_tokens)
+            slower, more = self._course[0] + slower, self._course[1] + more
+            self._course = (slower, more) if slower > more else (0.0, 0.0)
             self._judge(self._block.take(), steps, view, off)
 
     def _patience(self, steps: int) -> float:
@@ -215,7 +225,8 @@ class Guard:
 
     def _measured(self, cost: StepCost) -> None:
         """The off-steps that a block asked for were taken: is it still a loss?"""
-        if self._asked is None:  # they were the first
+        if self._asked is None:  # they were the first: what was lost until then was only believed
+            self._course = (0.0, 0.0)
             return
         y, view, off = self._asked
         self._asked = None
@@ -224,6 +235,7 @@ class Guard:
             self._switch(False, y)
         else:
             self._test.reset()
+            self._course = (0.0, 0.0)
 
     def _judge(self, y: float, steps: int, view: StepView, off: float) -> None:
         """Take one block's log(goodput on / goodput off); its last step, `view`, would take `off` seconds off."""
@@ -237,8 +249,12 @@ class Guard:
         self._last = (y, steps)
         variance = max(self._variance, NOISE_FLOOR) / share
         if self.on:
-            if self._test.add(-y - self.margin, variance):
+            slower, more = self._course
+            # The test wants certainty, which luck with drafts may put off for long: a course may lose no more meanwhile.
+            bled = slower - more > COURSE_LOSS_ALLOWED * max(1.0, math.sqrt(COURSE_SEQUENCES / view.sequences))
+            if self._test.add(-y - self.margin, variance) or bled:
                 if self._may_change(1):
+                    y = min(y, math.log(more / slower)) if bled else y
                     self._measuring, self._asked = CONFIRMING_STEPS, (y, view, off)
                 return
             if not self._off.steps:
@@ -289,20 +305,20 @@ class Watchdog:
     A CUSUM test on first drafts, of "a part of the usual rate" against "none to speak of". The part is a quarter
     for one sequence, whose text may be a hard one for long, and up to half for many. Drafts of one step are
     correlated and weigh ``n / (1 + (n - 1) correlation)``. Tripped, it asks for depth 0 and lets
-    the ledger's probes look for the recovery with the same test turned round. Half the threshold is enough for
+    the ledger's probes look for the recovery with the same test turned round. A third of the threshold is enough for
     that: probes are few, and a false recovery is noticed in a few steps.
 
     Parameters
     ----------
     threshold : float
-        Log-likelihood ratio at which it trips; at half of it, it recovers.
+        Log-likelihood ratio at which it trips; at a third of it, it recovers.
     correlation : float
         Correlation of the drafts of one step.
     memory_drafts : int
         First drafts over which the usual rate is averaged.
     """
 
-    def __init__(self, threshold: float = 6.0, correlation: float = 0.05, memory_drafts: int = 5000) -> None:
+    def __init__(self, threshold: float = 10.0, correlation: float = 0.05, memory_drafts: int = 5000) -> None:
         if not threshold > 0:
             raise ValueError(f"watchdog threshold is {threshold}; it must be over 0")
         if not 0 <= correlation <= 1:
@@ -334,7 +350,7 @@ class Watchdog:
             self._statistic = max(0.0, self._statistic + evidence)
             self._drafts = min(self._drafts + weight * n, self.memory_drafts)
             self.usual += (successes / n - self.usual) * weight * n / (self._drafts + 20)
-        if self._statistic < (0.5 * self.threshold if self.tripped else self.threshold):
+        if self._statistic < (self.threshold / 3 if self.tripped else self.threshold):
             return False
         self.tripped = not self.tripped
         self._statistic = 0.0

@@ -41,10 +41,12 @@ class OffBlock:
         self._off.append(off)
         self._base.append(base)
 
-    @property
-    def lost(self) -> float:
-        """Steps without speculation that could have been made besides, had it been off."""
-        return sum(self._true_slowness()) - sum(self._gain)
+    def totals(self) -> tuple[float, float]:
+        """Sums of its steps' seconds and tokens, over those of the same steps at depth 0.
+
+        Their difference is how many steps without speculation could have been made besides, had it been off.
+        """
+        return sum(self._true_slowness()), sum(self._gain)
 
     def take(self) -> float:
         """Log(goodput on / goodput off) over its steps, whose loads may differ; the block is empty then."""

@@ -70,13 +70,18 @@ def test_what_changes_at_one_load_is_half_believed_of_the_next() -> None:
     assert 1.2 * modelled(12) < off.at(view(12), CURVE) < 1.8 * modelled(12)
 
 
+def lost(block: OffBlock) -> float:
+    slower, more = block.totals()
+    return slower - more
+
+
 def test_one_stalled_step_of_a_block_does_not_count_and_two_do() -> None:
     block = OffBlock(8)
     for slowness in (1.0, 1.0, 20.0, 1.0):
         block.add(slowness, 1.0, 1.0, 0.04, 8.0)
-    assert block.lost == pytest.approx(1.0)
+    assert lost(block) == pytest.approx(1.0)
     block.add(20.0, 1.0, 1.0, 0.04, 8.0)
-    assert block.lost == pytest.approx(38.0)
+    assert lost(block) == pytest.approx(38.0)
 
 
 def test_a_step_that_carried_more_may_take_in_proportion() -> None:
@@ -84,7 +89,7 @@ def test_a_step_that_carried_more_may_take_in_proportion() -> None:
     for _ in range(3):
         block.add(1.0, 1.0, 1.0, 0.04, 8.0)
     block.add(9.0, 2.0, 5.0, 0.04, 8.0)
-    assert block.lost == pytest.approx(7.0)
+    assert lost(block) == pytest.approx(7.0)
     assert block.take() == pytest.approx(np.log(5 / 12))
     assert len(block) == 0
 
