@@ -33,7 +33,7 @@ SOON = 8  # speculating steps to an off-step at a load without one, or after one
 LOSS_ALLOWED = 4.0
 STEP_LOSS_ALLOWED = 6.0
 TRIAL_LOSS_ALLOWED = 1.0
-COURSE_LOSS_ALLOWED, COURSE_SEQUENCES = 14.0, 8
+COURSE_LOSS_ALLOWED, COURSE_SEQUENCES = 11.0, 8
 COURSE_KEPT = 0.995  # of it, per step without speculation
 IN_FLIGHT = 8  # trials whose time is awaited
 MOST_PREFILL = 0.95  # of a step's seconds, that are taken for its prefill's
@@ -250,7 +250,7 @@ class Guard:
         variance = max(self._variance, NOISE_FLOOR) / share
         if self.on:
             slower, more = self._course
-            # The test wants certainty, which luck with drafts may put off for long: a course may lose no more meanwhile.
+            # The test wants certainty, which luck may put off for long: meanwhile a course may lose no more than this.
             bled = slower - more > COURSE_LOSS_ALLOWED * max(1.0, math.sqrt(COURSE_SEQUENCES / view.sequences))
             if self._test.add(-y - self.margin, variance) or bled:
                 if self._may_change(1):
@@ -291,7 +291,7 @@ class Guard:
         logger.info("guard: speculation %s; it runs at %.3f x the goodput of off", "on" if on else "off", math.exp(y))
 
     def state(self) -> dict[str, object]:
-        """What a trial may cost. Seconds without speculation are measured anew, and so whether it pays is asked anew."""
+        """What a trial may cost. Seconds without speculation are measured anew, and so is whether it pays."""
         return {"loss": self._loss}
 
     def restore(self, state: dict[str, object]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adaptive_spec.cost.base import StepCost
+from adaptive_spec.policies.position_limit import PositionLimit
 from adaptive_spec.policy import Allocation, DepthPolicy, SurvivalEstimate
 from adaptive_spec.step import LITTLE_PREFILL, Decision, FloatArray, StepTime, StepView
 
@@ -26,7 +27,6 @@ NOISE_BLOCKS, NOISE_MEMORY = 10.0, 60.0  # that this guess counts for at first; 
 OUTLIER = 3.0  # deviations to which a surprise is clipped
 TRUST_TOKENS = 2000.0  # realised tokens at which an arm's record weighs as much as the estimate's word
 RECORD_KEPT = 0.995  # of the record, per block
-LEAP = 1.5  # times the positions of any step that was timed: what the next may have
 IN_FLIGHT = 64  # steps remembered while their time is awaited
 BOLDNESS = 0.5  # by which a draw's deviation is shortened
 CALM_BLOCKS = 8  # after a trial that still play what is believed best
@@ -88,9 +88,10 @@ class AcceptanceBandit(DepthPolicy):
     choose, one draw from this belief is taken for granted (Thompson sampling, its deviation halved: the whole
     of it tries more than it learns): arms that may be best are tried, others soon are not. Where the guard has
     switched speculation off and tries it again, and for some blocks after that, the arm is played that is believed
-    best of those that draft: nothing is drawn. Old blocks fade. A
-    surprise is clipped, so that one stalled step ruins no arm; and since a leap may end below a cliff, a step
-    gets at most 1.5 times the positions of any step that was timed before and did not fall short.
+    best of those that draft: nothing is drawn. Old blocks fade. A surprise is clipped, so that one stalled step ruins
+    no arm. Since a leap may end below a cliff, a step gets at most 1.5 times the positions of any step that went well;
+    and since a price buys now more, now less, and straight pieces don't know where the edge is, for some time fewer
+    than those that fell (:class:`PositionLimit`).
 
     The survival that the price is held against is the mean. A draw from its posterior would draft what is
     uncertain now and then, but the controller's ledger pays for that already, and cheap arms do it besides:
@@ -138,7 +139,7 @@ class AcceptanceBandit(DepthPolicy):
         self.blocks_ = np.zeros((KNOTS, len(self.prices_)), dtype=np.int64)
         self.realised_ = np.zeros(len(self.prices_))  # tokens, fading
         self.expected_ = np.zeros(len(self.prices_))
-        self.largest_ = 0  # positions of the largest step that was timed and did not fall short
+        self.limit_ = PositionLimit()
         self.ranking_: dict[int, tuple[FloatArray, FloatArray]] = {}  # by knot: log goodput and deviation
         self._block: _Block | None = None  # being played
         self._timing: _Block | None = None  # being timed
@@ -187,8 +188,7 @@ class AcceptanceBandit(DepthPolicy):
         position = np.arange(len(mean))[:, None]
         offered = position < view.limit
         knot = min(math.log2(max(sequences, 1)), KNOTS - 1.0)
-        largest = max(self.largest_, sequences)
-        budget = max(int(LEAP * largest), largest + 1) - sequences
+        budget = self.limit_.drafts(sequences, view.prefill_tokens)
         block = self._block
         over = block is None or block.given_up or block.planned >= self.block or abs(knot - block.knot) > 0.5
         if block is None or over or view.trial > block.trial:
@@ -281,8 +281,7 @@ class AcceptanceBandit(DepthPolicy):
         if block.timed == self.block or self._falls_short(block):
             self._learn(block)
             self._timing = None
-        if not block.given_up:  # behind a cliff lies another
-            self.largest_ = max(self.largest_, time.positions)
+        self.limit_.observe(time.positions, time.step_seconds, paid=not block.given_up)
         return self
 
     def _falls_short(self, block: _Block) -> bool:
@@ -297,6 +296,7 @@ class AcceptanceBandit(DepthPolicy):
     def _learn(self, block: _Block) -> None:
         """One step of a Kalman filter on the block's mean log seconds."""
         arm, arms = block.arm, len(self.prices_)
+        self.limit_.age()
         self.realised_ *= RECORD_KEPT
         self.expected_ *= RECORD_KEPT
         self.realised_[arm] += block.tokens
@@ -328,7 +328,8 @@ class AcceptanceBandit(DepthPolicy):
 
     def state(self) -> dict[str, object]:
         """The belief, the noise and the arms' records."""
-        return {name: getattr(self, name) for name in (*_LEARNED_ARRAYS, "noise_", "largest_")}
+        learned = {name: getattr(self, name) for name in (*_LEARNED_ARRAYS, "noise_")}
+        return {**learned, "largest_": self.limit_.largest}
 
     def restore(self, state: dict[str, object]) -> None:
         """Take over what :meth:`state` returned; ValueError when it was learned with other prices."""
@@ -345,7 +346,7 @@ class AcceptanceBandit(DepthPolicy):
             raise ValueError(f"saved noise_ and largest_ must be numbers, not {noise!r} and {largest!r}")
         for name, array in arrays.items():
             setattr(self, name, array)
-        self.noise_, self.largest_ = float(noise), int(largest)
+        self.noise_, self.limit_.largest = float(noise), int(largest)
 
     def __repr__(self) -> str:
         text = super().__repr__()

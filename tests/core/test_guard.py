@@ -238,6 +238,43 @@ def test_the_watchdog_trips_on_a_collapse_and_recovers(sequences: int) -> None:
     assert np.mean([d.depth.mean() for d in late]) > 0.5
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_course_of_luck_and_loss_may_cost_is_bounded(seed: int) -> None:
+    """Drafts do well for a while and badly for longer, so that it takes a test long to be sure of the loss."""
+
+    class Four(Greedy):
+        def _decide(self, view, acceptance, cost):
+            return Allocation(np.minimum(view.limit, 4))
+
+    world = World(8, Profile([1, 12, 1024], [36, 36, 1554], interpolation="linear"), np.full(K, 0.9), seed=seed)
+    controller = guarded(Four(), world)
+    controller.watchdog = None
+    rng = np.random.default_rng(seed)
+    course = [(0.0, 0.0)]
+    for _ in range(1500):
+        if rng.random() < 0.1:
+            world.acceptance = np.full(K, 0.9 if rng.random() < 0.35 else 0.3)
+        world.run(controller, 1)
+        course.append((world.seconds * off_goodput(world), world.tokens))
+    as_off, tokens = (np.array(course)[200:] - np.array(course)[:-200]).T
+    assert (as_off / tokens).max() <= 1.11
+
+
+def test_waiting_for_a_broken_drafter_costs_next_to_nothing() -> None:
+    world = World(8, CPU, np.full(K, 0.6))
+    controller = guarded(make_policy("roofline-budget"), world)
+    world.run(controller, 300)
+    world.acceptance = np.full(K, 1e-9)
+    world.run(controller, 100)
+    assert controller.watchdog is not None
+    assert controller.watchdog.tripped
+    world.tokens = world.seconds = 0.0
+    waiting = world.run(controller, 4000)
+    assert world.goodput >= 0.993 * off_goodput(world)
+    assert {int(d.depth.max()) for d in waiting} == {0, 1}
+    assert np.mean([d.depth.any() for d in waiting]) > 0.1  # a recovery would soon be seen
+
+
 @pytest.mark.parametrize("acceptance", [0.15, 0.3, 0.6, 0.95])
 @pytest.mark.parametrize("sequences", [1, 8, 64])
 def test_the_watchdog_lets_ordinary_drafters_be(acceptance: float, sequences: int) -> None:

@@ -219,13 +219,13 @@ def test_a_step_behind_a_cliff_opens_no_larger_one() -> None:
     policy = bandit(block=4)
     for number in range(1, 60):
         step(policy, number, sequences=8)
-    largest = policy.largest_
+    largest = policy.limit_.largest
     number = 60
     while policy._block is None or not policy._block.given_up:
         step(policy, number, sequences=8, step_seconds=4.0)
         number += 1
         assert number < 80
-    assert policy.largest_ == largest
+    assert policy.limit_.largest == largest
 
 
 def test_times_are_matched_by_number_and_unknown_ones_ignored() -> None:
@@ -314,7 +314,7 @@ def test_state_round_trips_and_is_refused_for_other_prices() -> None:
     twin.restore(policy.state())
     for name in ("mean_", "covariance_", "realised_", "expected_", "blocks_"):
         assert np.array_equal(getattr(twin, name), getattr(policy, name))
-    assert (twin.noise_, twin.largest_) == (policy.noise_, policy.largest_)
+    assert (twin.noise_, twin.limit_.largest) == (policy.noise_, policy.limit_.largest)
     with pytest.raises(ValueError, match="learned with other prices"):
         bandit(prices=5).restore(policy.state())
     with pytest.raises(ValueError, match="must be numbers"):
