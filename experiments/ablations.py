@@ -24,9 +24,9 @@ Ablation = Callable[[TuningConfig], ControllerFactory]
 def ablations() -> dict[str, Ablation]:
     """Every ablation by name; each takes a tuning, and returns what makes a run's controller.
 
-    ==========================  ==================================================================================
+    =========================== ==================================================================================
     name                        what is other than in ``roofline-budget``
-    ==========================  ==================================================================================
+    =========================== ==================================================================================
     without-exploration         no ledger: no probes, and the guard has no off-steps to pay from it
     without-evidence            the acceptance model sees none of the drafter's evidence, nor the sequence's age
     without-sequence-effect     the acceptance model has no level for each sequence
@@ -36,8 +36,9 @@ def ablations() -> dict[str, Ablation]:
     without-skipping-draft      the drafter is kept running: every step drafts one deep at least, and knows it
     without-draft-cost          drafting is taken to be free, whatever it costs
     without-guard               neither guard nor watchdog
+    without-guard-or-draft-cost both; the guard would switch off what takes drafting for free and loses by it
     run-horizon                 slots are bought at the running goodput, and not at the step's own
-    ==========================  ==================================================================================
+    =========================== ==================================================================================
     """
     return {
         "without-exploration": lambda tuning: _tuned(tuning, exploration={"enabled": False}),
@@ -48,7 +49,8 @@ def ablations() -> dict[str, Ablation]:
         "early-stop": lambda tuning: _OtherPolicy(tuning, EarlyStop),
         "without-skipping-draft": lambda tuning: _OtherPolicy(tuning, KeptDrafting),
         "without-draft-cost": lambda tuning: _OtherPolicy(tuning, DraftTakenForFree),
-        "without-guard": lambda tuning: _tuned(tuning, guard={"enabled": False}, watchdog={"enabled": False}),
+        "without-guard": lambda tuning: TunedController(_with_policy(_unguarded(tuning))),
+        "without-guard-or-draft-cost": lambda tuning: _OtherPolicy(_unguarded(tuning), DraftTakenForFree),
         "run-horizon": lambda tuning: TunedController(_with_policy(tuning, horizon="run")),
     }
 
@@ -60,9 +62,17 @@ def _with_policy(tuning: TuningConfig, **arguments: Any) -> TuningConfig:
     return tuning.model_copy(update={"mode": "on", "policy": PolicyConfig(name="roofline-budget", **arguments)})
 
 
-def _tuned(tuning: TuningConfig, **sections: dict[str, Any]) -> ControllerFactory:
+def _with_sections(tuning: TuningConfig, **sections: dict[str, Any]) -> TuningConfig:
     changed = {name: getattr(tuning, name).model_copy(update=update) for name, update in sections.items()}
-    return TunedController(_with_policy(tuning).model_copy(update=changed))
+    return tuning.model_copy(update=changed)
+
+
+def _tuned(tuning: TuningConfig, **sections: dict[str, Any]) -> ControllerFactory:
+    return TunedController(_with_policy(_with_sections(tuning, **sections)))
+
+
+def _unguarded(tuning: TuningConfig) -> TuningConfig:
+    return _with_sections(tuning, guard={"enabled": False}, watchdog={"enabled": False})
 
 
 # -------------------------------------------------------------------- by the estimate
