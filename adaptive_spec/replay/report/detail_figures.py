@@ -27,7 +27,7 @@ def strips(view: View, panel: Panel, load: str, policy: str) -> str:
         break
     deepest = int(view.record.experiment["max_depth"])
     steps = max((len(strip["depths"]) for strip in found), default=1)
-    left, right, each, top = 92, 436, 22, 4
+    left, right, each, top = 126, 436, 22, 4  # a name of sixteen characters fits on the left
     height = top + each * max(1, len(found)) + 34
     width = (right - left) / steps
     told = f"Depths of {len(found)} sequences, {policy}, {load} at once"
@@ -36,7 +36,8 @@ def strips(view: View, panel: Panel, load: str, policy: str) -> str:
         parts.append('<text x="12" y="20">No sequence was followed from its beginning to its end in this run.</text>')
     for number, strip in enumerate(sorted(found, key=lambda strip: (strip["category"], strip["text"]))):
         y = top + each * number
-        name = f"{strip['category'][:9]} {strip['text']}"
+        category = strip["category"] if len(strip["category"]) <= 12 else f"{strip['category'][:11]}…"
+        name = f"{category} {strip['text']}"
         parts.append(f'<text text-anchor="end" x="{left - 8}" y="{y + 15}">{escape(name)}</text>')
         at = 0
         for depth, same in groupby(strip["depths"]):

@@ -42,6 +42,10 @@ def render(record: ComparisonRecord) -> str:
     )
 
 
+def _are(count: int, one: str, many: str) -> str:
+    return f"{count} is {one}" if count == 1 else f"{count} are {many}"
+
+
 def _head(view: View) -> str:
     record = view.record
     bootstrap = record.bootstrap
@@ -58,9 +62,9 @@ def _head(view: View) -> str:
     if duels:
         parts.append(
             f"<p>Of {len(duels)} duels of {_listed(view.ours)} with a peer or an ablation, with the best fixed depth "
-            f'in hindsight or with none, <strong class="good">{counts["gain"]} are gains</strong>, '
+            f'in hindsight or with none, <strong class="good">{_are(counts["gain"], "a gain", "gains")}</strong>, '
             f"{counts['no difference']} show no difference within the interval and "
-            f'<strong class="bad">{counts["loss"]} are losses</strong>.</p>'
+            f'<strong class="bad">{_are(counts["loss"], "a loss", "losses")}</strong>.</p>'
         )
     parts.append(
         f'<p class="caption">Every policy met the same texts in the same order on the same machine, under {seeds} '
