@@ -44,6 +44,16 @@ def guarded(policy: DepthPolicy, world: World, model: Profile | None = None) -> 
     )
 
 
+def switched_off(world: World) -> Controller:
+    """A controller that has found that speculation loses in this world."""
+    controller = guarded(Greedy(), world)
+    controller.watchdog = None
+    world.run(controller, 2000)
+    assert controller.guard is not None
+    assert not controller.guard.on
+    return controller
+
+
 def off_goodput(world: World) -> float:
     seconds = float(world.cost.verify(np.array([world.sequences]), 0.0, world.sequences)[0])
     return world.sequences / seconds
@@ -94,11 +104,8 @@ def test_a_cost_model_that_is_wrong_about_off_is_found_out() -> None:
 
 def test_speculation_comes_back_when_it_pays_again() -> None:
     world = World(8, CPU, np.full(K, 0.02))
-    controller = guarded(Greedy(), world)
-    controller.watchdog = None
-    world.run(controller, 2000)
+    controller = switched_off(world)
     assert controller.guard is not None
-    assert not controller.guard.on
     world.acceptance = np.full(K, 0.9)
     world.run(controller, 4000)
     assert controller.guard.on
@@ -107,12 +114,7 @@ def test_speculation_comes_back_when_it_pays_again() -> None:
 @pytest.mark.parametrize(("acceptance", "drafting"), [(0.9, (0.8, 1.0)), (0.02, (0.0, 0.05))])
 def test_a_restart_asks_anew_whether_speculation_pays(acceptance: float, drafting: tuple[float, float]) -> None:
     """It was switched off in an hour in which it lost; what the next one is like, a few steps show."""
-    before = World(8, CPU, np.full(K, 0.02))
-    first = guarded(Greedy(), before)
-    first.watchdog = None
-    before.run(first, 2000)
-    assert first.guard is not None
-    assert not first.guard.on
+    first = switched_off(World(8, CPU, np.full(K, 0.02)))
     world = World(8, CPU, np.full(K, acceptance))
     controller = guarded(Greedy(), world)
     controller.watchdog = None

@@ -82,7 +82,7 @@ def test_drafts_are_never_negative(sequences: int, prefill: int, steps: list[tup
 
 @pytest.mark.parametrize("name", ["cliff", "unseen cliff"])
 def test_the_bandit_hardly_ever_falls(name: str) -> None:
-    """Its prices buy now more, now less than there is room for, and each fall costs five steps: .92 without a limit."""
+    """Its prices buy now more, now less than has room, and each fall costs five steps: .94 without the limit."""
     world, texts = worlds()[name], Trace.load(TRACE)
     played = run_job(Job(world, "acceptance-bandit", seed=0, steps=4000, guard=True), texts)
     best = run_job(Job(world, 1, seed=0, steps=4000, guard=False), texts)
