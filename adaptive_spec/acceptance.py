@@ -193,7 +193,7 @@ class AcceptanceModel:
             information = _summed(owner, expected - expected * expected, sequences)
             laplace = information + precision
             offset = gradient / laplace + mean
-            nodes = odds_against_at_nodes(offset, 1.0 / np.sqrt(laplace)).take(owner, axis=1)
+            nodes = odds_against_at_nodes(offset, 1.0 / np.sqrt(laplace)).take(owner, axis=1, mode="clip")
             nodes *= odds_against
             nodes += 1.0
             np.reciprocal(nodes, out=nodes)

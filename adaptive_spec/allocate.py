@@ -220,7 +220,8 @@ def _exact(step: _Step) -> _Choice:
     for cap in reversed(caps):
         # With every slot allowed the result is a bound for this cap, and exact if it keeps within it.
         most = min(count, cap * sequences)
-        values = step.objectives(total[: most + 1], step.verify[: most + 1] + draft[cap])
+        seconds = step.verify[: most + 1]
+        values = step.objectives(total[: most + 1], seconds + draft[cap] if draft[cap] else seconds)
         slots = int(values.argmax())
         value = float(values[slots])
         if value < best.objective:

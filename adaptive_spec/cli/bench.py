@@ -140,6 +140,7 @@ def bench(
             "device": device,
             "allocate": allocate,
         },
+        engines=1 + len(named),
     )
     warnings = _busy_machine()
     out, console = table_console(), Console(stderr=True)

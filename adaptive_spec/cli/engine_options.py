@@ -61,6 +61,8 @@ class EngineOptions:
     max_num_seqs : int
     more : mapping
         Further arguments of :class:`~adaptive_spec.engine.llm.LLM`.
+    engines : int
+        Engines in all that are to stand beside each other, their KV caches of the same size.
     """
 
     model: str = "smollm2"
@@ -69,6 +71,7 @@ class EngineOptions:
     dtype: str = "auto"
     max_num_seqs: int = 64
     more: Mapping[str, Any] = field(default_factory=dict)
+    engines: int = 1
 
     def load(self, tuning: TuningConfig, seed: int) -> LLM:
         """Load the model; CommandError in one line if it can't be."""
@@ -93,7 +96,9 @@ class EngineOptions:
             choose_sampling(self.more.get("sampling"), self.drafter, issubclass(drafter, ModelDrafter))
         logging.getLogger("adaptive_spec").setLevel(logging.WARNING)
         with failing(f"model {self.model}"):
-            return LLM(self.model, tuning=tuning, dtype=self.dtype, seed=seed, **self._arguments())
+            return LLM(
+                self.model, tuning=tuning, dtype=self.dtype, seed=seed, engines=self.engines, **self._arguments()
+            )
 
     def beside(self, llm: LLM, seed: int, clock: Callable[[], float]) -> LLM:
         """An engine of its own on the model of one that was loaded, switched off until it is given a policy."""
@@ -102,6 +107,7 @@ class EngineOptions:
         arguments = self._arguments()
         for settled in ("max_model_len", "device"):  # the model's by now
             arguments.pop(settled, None)
+        arguments["num_kv_blocks"] = llm.scheduler.pool.num_blocks
         with failing(f"model {self.model}"):
             return LLM(llm, tuning=TuningConfig(mode="off"), seed=seed, clock=clock, **arguments)
 

@@ -94,17 +94,45 @@ class CurveFactor:
         self.observed = 0
         self.nodes = _nodes(largest)
         self._node_list: list[float] = self.nodes.tolist()
+        self._widths = np.diff(self.nodes)
         self._prior = _prior(self.nodes, local_deviation)
         self._log = np.zeros(len(self.nodes))
         self._covariance = self._prior.copy()
         self._room = np.empty_like(self._prior)  # for products as large as the covariance
         self._values: FloatArray | None = None  # exp of the logs, made when asked for
+        self._slopes = np.zeros(len(self.nodes))  # made with them; above the last node it is level
+        # Of positions 0, 1, ..., as far as they were ever asked for: the node below, and how far beyond it.
+        self._below: IntArray = np.zeros(0, dtype=np.int64)
+        self._beyond: FloatArray = np.zeros(0)
 
     def at(self, positions: FloatArray | IntArray) -> FloatArray:
         """The factor at each of `positions`."""
+        return np.asarray(np.interp(positions, self.nodes, self._line()[0]))
+
+    def along(self, first: int, count: int) -> FloatArray:
+        """The factor at the `count` positions from `first` on: what :meth:`at` gives, in a third of its time."""
+        end = first + count
+        if end > len(self._below):
+            self._locate(max(2 * len(self._below), end, 1024))
+        values, slopes = self._line()
+        below = self._below[first:end]
+        factor: FloatArray = slopes.take(below)
+        factor *= self._beyond[first:end]
+        factor += values.take(below)
+        return factor
+
+    def _line(self) -> tuple[FloatArray, FloatArray]:
+        """The factor at each node, and its slope from there to the next."""
         if self._values is None:
             self._values = np.exp(self._log)
-        return np.asarray(np.interp(positions, self.nodes, self._values))
+            np.divide(np.diff(self._values), self._widths, out=self._slopes[:-1])
+        return self._values, self._slopes
+
+    def _locate(self, end: int) -> None:
+        """Work out where the positions below `end` lie among the nodes."""
+        positions = np.maximum(np.arange(end), self._node_list[0])  # level below the first node, too
+        self._below = np.searchsorted(self.nodes, positions, side="right") - 1
+        self._beyond = positions - self.nodes[self._below]
 
     def deviation(self, positions: FloatArray | IntArray) -> FloatArray:
         """Standard deviation of the log factor at each of `positions`: how little is known there."""

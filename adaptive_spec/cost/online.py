@@ -67,7 +67,6 @@ class Online(StepCost):
         self._curve = CurveFactor(largest_positions, noise, memory_steps, local_deviation)
         self._idle = ScalarFactor(noise, memory_steps)  # drafting at depth 0
         self._deeper = ScalarFactor(noise, memory_steps)
-        self._axis: FloatArray = np.zeros(0)  # 0.0, 1.0, ..., to be sliced
 
     @property
     def observed(self) -> int:
@@ -96,10 +95,7 @@ class Online(StepCost):
         seconds = self.base.verify_range(first, count, context, sequences)
         if not self._curve.observed:
             return seconds
-        end = first + count
-        if end > len(self._axis):
-            self._axis = np.arange(max(2 * len(self._axis), end, 1024), dtype=float)
-        return seconds * self._curve.at(self._axis[first:end])
+        return seconds * self._curve.along(first, count)
 
     def draft(self, depth: IntArray, sequences: int, lag: int = 0) -> FloatArray:
         """Corrected seconds of drafting; see :meth:`StepCost.draft`."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
     from adaptive_spec.engine.captured_pass import CapturedPasses
+
+CACHE_LINE = 64  # bytes
 
 
 class KVCache:
@@ -48,9 +51,8 @@ class KVCache:
             raise ValueError(f"a KV cache of {num_blocks} blocks of {block_size} tokens; both must be at least 1")
         shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         try:
-            self.k = torch.zeros(shape, dtype=dtype, device=device)
-            self.v = torch.zeros(shape, dtype=dtype, device=device)
-        except RuntimeError as error:  # torch's allocator has no MemoryError of its own
+            self.k, self.v = _zeros(shape, dtype, device), _zeros(shape, dtype, device)
+        except (RuntimeError, MemoryError) as error:  # torch's allocator has no MemoryError of its own
             gigabytes = 2 * math.prod(shape) * dtype.itemsize / 1e9
             raise MemoryError(
                 f"a KV cache of {num_blocks} blocks takes {gigabytes:,.1f} GB, more than {device} can give; "
@@ -68,3 +70,13 @@ class KVCache:
     def num_bytes(self) -> int:
         """Bytes that the keys and values occupy."""
         return 2 * self.k.numel() * self.k.element_size()
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU those that the system hands out page by page when they are written, which torch's are not."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(num_bytes + CACHE_LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)

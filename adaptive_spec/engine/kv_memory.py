@@ -8,20 +8,27 @@ import os
 import torch
 
 GIB = 2**30
-CPU_SHARE, CPU_MOST = 0.3, 4 * GIB  # of what is available; a cache on the heap takes its pages as they are written
+CPU_SHARE, CPU_MOST = 0.3, 4 * GIB  # of what is available, for one engine
+CPU_SHARE_OF_ALL = 0.6  # for all engines of a process
 CUDA_SHARE = 0.8  # of what the weights leave
 
 
-def kv_cache_blocks(block_bytes: int, wanted: int, device: torch.device, memory_bytes: int | None = None) -> int:
+def kv_cache_blocks(
+    block_bytes: int, wanted: int, device: torch.device, memory_bytes: int | None = None, engines: int = 1
+) -> int:
     """Blocks that fit: at most `wanted`, within `memory_bytes` or a share of what is free.
+
+    Where several `engines` are to stand beside each other, the share of the first leaves as much for each other one.
 
     Raises
     ------
     ValueError
-        If not even one fits.
+        If not even one fits, or `engines` is not positive.
     """
+    if engines < 1:
+        raise ValueError(f"engines is {engines}; it must be at least 1")
     if memory_bytes is None:
-        memory_bytes = _available(device)
+        memory_bytes = _share_of_free(device, engines)
     fitting = memory_bytes // block_bytes
     if fitting < 1:
         raise ValueError(
@@ -38,12 +45,12 @@ def give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _available(device: torch.device) -> int:
+def _share_of_free(device: torch.device, engines: int) -> int:
     if device.type == "cuda":
         give_back(device)
-        return int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
+        return int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE / engines)
     try:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # not told on this system
-        return CPU_MOST
-    return int(min(CPU_MOST, available * CPU_SHARE))
+        available = int(CPU_MOST / CPU_SHARE)
+    return int(min(CPU_MOST, available * min(CPU_SHARE, CPU_SHARE_OF_ALL / engines)))

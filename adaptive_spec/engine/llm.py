@@ -60,6 +60,8 @@ class LLM:
         Tokens in a KV block.
     num_kv_blocks, kv_cache_memory_bytes : int, optional
         Size of the KV cache, in blocks or bytes; a share of the free memory if None.
+    engines : int
+        Engines that this memory is for: this one, and those that are to be made on its model.
     enable_prefix_caching : bool
         Whether prompts that begin alike share KV blocks.
     seed : int
@@ -102,6 +104,7 @@ class LLM:
         block_size: int = 16,
         num_kv_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
+        engines: int = 1,
         enable_prefix_caching: bool = True,
         seed: int = 0,
         cost: StepCost | None = None,
@@ -131,7 +134,7 @@ class LLM:
             if isinstance(self.drafter, ModelDrafter):
                 token_bytes += self.drafter.kv_bytes_per_token
             block_bytes = token_bytes * block_size
-            num_kv_blocks = kv_cache_blocks(block_bytes, wanted, self.model.device, kv_cache_memory_bytes)
+            num_kv_blocks = kv_cache_blocks(block_bytes, wanted, self.model.device, kv_cache_memory_bytes, engines)
         self._cache = self.model.new_kv_cache(num_kv_blocks, block_size)
         self.scheduler = Scheduler(
             BlockPool(num_kv_blocks, block_size, enable_prefix_caching),
