@@ -18,7 +18,8 @@ def kv_cache_blocks(
 ) -> int:
     """Blocks that fit: at most `wanted`, within `memory_bytes` or a share of what is free.
 
-    Where several `engines` are to stand beside each other, the share of the first leaves as much for each other one.
+    Where several `engines` are to stand beside each other, that share leaves as much for each of the others; a given
+    `memory_bytes` is one engine's own.
 
     Raises
     ------

@@ -61,7 +61,7 @@ class LLM:
     num_kv_blocks, kv_cache_memory_bytes : int, optional
         Size of the KV cache, in blocks or bytes; a share of the free memory if None.
     engines : int
-        Engines that this memory is for: this one, and those that are to be made on its model.
+        Engines, this one among them, that are to share the free memory evenly; of no account where a size is given.
     enable_prefix_caching : bool
         Whether prompts that begin alike share KV blocks.
     seed : int
