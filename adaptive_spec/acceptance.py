@@ -7,18 +7,23 @@ from typing import cast
 
 import numpy as np
 
-from adaptive_spec.batch_of_one import observe_one
 from adaptive_spec.evidence import EVIDENCE, EvidenceFeature, EvidenceGrid
 from adaptive_spec.population import PopulationLevel
-from adaptive_spec.sequence_effect import SequenceEffect, average_over_nodes, odds_against_at_nodes
+from adaptive_spec.sequence_effect import SequenceEffect
 from adaptive_spec.step import BoolArray, FloatArray, IntArray
 from adaptive_spec.survival import Survival
 
 __all__ = ["EVIDENCE", "AcceptanceModel", "EvidenceFeature", "Survival"]
 
-NOTHING: FloatArray = np.zeros(0)
-NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
 MANY = 64
+# The tables of a sequence effect where there is none.
+NO_EFFECT: tuple[FloatArray, FloatArray, FloatArray, float, float] = (
+    np.zeros(0),
+    np.zeros(0),
+    np.zeros((2, 0)),
+    1.0,
+    1.0,
+)
 
 
 class AcceptanceModel:
@@ -97,6 +102,7 @@ class AcceptanceModel:
         )
         self.effect = SequenceEffect(capacity, forgetting, half_life_steps) if sequence_effect else None
         self._live: BoolArray = np.zeros(capacity, dtype=np.bool_)
+        import adaptive_spec.step_loops  # noqa: F401 - compiled now, not in the first step
 
     @property
     def evidence(self) -> tuple[EvidenceFeature, ...]:
@@ -162,64 +168,35 @@ class AcceptanceModel:
         verified, accepted : int array, shape (B,)
             Drafts judged and drafts kept, ``0 <= accepted <= verified <= max_depth``.
         """
-        if len(row) == 1:
-            self._observe_one(row.item(), cell.item(), verified.item(), accepted.item())
-        else:
-            self._observe_many(row, cell, verified, accepted)
+        from adaptive_spec.step_loops import learn_step
 
-    def _observe_many(self, row: IntArray, cell: IntArray, verified: IntArray, accepted: IntArray) -> None:
-        sequences = len(row)
-        judged = np.minimum(accepted + 1, verified)
-        last = judged.cumsum()
-        n = int(last[-1]) if sequences else 0
-        if n == 0:  # nothing was judged: time has passed, no more
-            if self.effect is not None:
-                self.effect.idle(row)
-            self.population.observe(NOWHERE, NOTHING, NOTHING)
-            return
-        owner: IntArray = np.arange(sequences).repeat(judged)
-        position = np.arange(n) - (last - judged).take(owner)
-        success = (position < accepted.take(owner)) * 1.0
-        slot = position * self.grid.size + cell.take(owner)
-        odds_against = self.population.odds_against.take(slot)
-        effect = self.effect
-        if effect is None:
-            average = 1.0 / (1.0 + odds_against)
-            curvature = average - average * average
-        else:
-            mean, precision = effect.relax(row)
-            expected = 1.0 / (1.0 + odds_against * np.exp(-mean).take(owner))
-            gradient = accepted - _summed(owner, expected, sequences)
-            information = _summed(owner, expected - expected * expected, sequences)
-            laplace = information + precision
-            offset = gradient / laplace + mean
-            nodes = odds_against_at_nodes(offset, 1.0 / np.sqrt(laplace)).take(owner, axis=1, mode="clip")
-            nodes *= odds_against
-            nodes += 1.0
-            np.reciprocal(nodes, out=nodes)
-            average = average_over_nodes(nodes)
-            nodes *= nodes
-            share = effect.settle(
-                row,
-                (mean, precision),
+        population, effect = self.population, self.effect
+        variance = len(row) < MANY or population.step % 4 == 0  # many sequences show sigma^2 soon enough
+        population.step += 1
+        if len(row):
+            offset, precision, past, sigma2, forgetting = NO_EFFECT if effect is None else effect.tables()
+            judged, products, squares = learn_step(
+                population.odds_against,
+                population.beta,
+                population.curvature,
+                population.seen,
+                population.step,
+                population.anchor_curvature,
+                population.correlation,
+                _writable(row),
+                _writable(cell),
+                _writable(verified),
+                _writable(accepted),
                 offset,
-                accepted - _summed(owner, average, sequences),
-                _summed(owner, average - average_over_nodes(nodes), sequences),
+                precision,
+                past,
+                sigma2,
+                forgetting,
+                variance,
             )
-            curvature = average - average * average
-            curvature *= share.take(owner)
-            if sequences < MANY or self.population.step % 4 == 0:  # many sequences show sigma^2 soon enough
-                effect.learn_variance(row, gradient + information * mean, information)
-        self.population.observe(slot, success - average, curvature)
-
-    def _observe_one(self, row: int, cell: int, verified: int, accepted: int) -> None:
-        judged = min(accepted + 1, verified)
-        if judged == 0:
-            if self.effect is not None:
-                self.effect.idle(np.array([row]))
-            self.population.observe(NOWHERE, NOTHING, NOTHING)
-        else:
-            observe_one(self.population, self.effect, row, cell, judged, accepted)
+            if effect is not None and variance and judged:
+                effect.learn_variance_from(products, squares)
+        population.sweep_if_due()
 
     def forget(self) -> None:
         """Put the population's levels back at the prior: what they were learned from is no more."""
@@ -270,6 +247,6 @@ class AcceptanceModel:
             self.effect.succeed(other.effect, len(self._live))
 
 
-def _summed(owner: IntArray, values: FloatArray, sequences: int) -> FloatArray:
-    """Sum the values of each owner, shape (B,)."""
-    return cast(FloatArray, np.bincount(owner, values, sequences))
+def _writable(numbers: IntArray) -> IntArray:
+    """A copy as the loops want it."""
+    return np.array(numbers, dtype=np.int64)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from adaptive_spec.policy import Allocation
-from adaptive_spec.step import BoolArray, DeferredTipping, FloatArray, IntArray, Tipping
+from adaptive_spec.step import DeferredTipping, FloatArray, IntArray, Tipping
 
 NAN = float("nan")
-LAST = np.iinfo(np.int64).max  # sorts behind every slot
 
 
 def allocate(
@@ -85,23 +83,22 @@ def allocate(
     1967): at the best long-run goodput both choose the same.
     """
     depths = survival.shape[1]
-    alone = len(limit) == 1
-    offered = np.minimum(limit, depths)
-    count = offered.item() if alone else int(np.add.reduce(offered))
+    offered = np.minimum(limit, depths, dtype=np.int64)
+    count = int(np.add.reduce(offered))
     if len(verify_seconds) <= count:
         raise ValueError(
             f"verify_seconds has {len(verify_seconds)} entries; with {count} slots on offer it needs {count + 1}"
         )
     if len(draft_seconds) <= depths:
         raise ValueError(f"draft_seconds has {len(draft_seconds)} entries; depths 0 to {depths} need {depths + 1}")
+    if price is not None and not math.isfinite(price):
+        raise ValueError(f"price is {price}; it must be finite")
     draft = draft_seconds.tolist()
     asked = list(range(depths + 1))  # the depth to draft to, by the deepest depth verified
     for d in range(depths - 1, -1, -1):
         if draft[d + 1] < draft[d]:
             draft[d], asked[d] = draft[d + 1], asked[d + 1]
-    if alone and levels is None and not uniform:
-        return _one(survival, weight, count, base_tokens, verify_seconds, draft, asked, price)
-    worth = survival.T * weight  # [K, B]
+    worth = np.multiply(survival.T, weight, order="C", dtype=np.float64)  # [K, B]
     step = _Step(worth, offered, count, base_tokens, verify_seconds, draft, asked, price)
     if levels is None and not uniform:
         return step.allocation(_exact(step))
@@ -170,118 +167,37 @@ def _check(choice: _Choice) -> None:
         )
 
 
-@lru_cache(maxsize=64)
-def _index_bits(slots: int) -> tuple[int, IntArray]:
-    """The mask that covers an index below `slots`, and the complement of every index."""
-    flipped = ~np.arange(slots)
-    flipped.flags.writeable = False
-    return (1 << (slots - 1).bit_length()) - 1, flipped
-
-
-def _descending(worth: FloatArray, offered: BoolArray | None) -> IntArray:
-    """Order slots by falling worth, equal ones by rising index; those not offered come last.
-
-    The bits of a non-negative double, read as an integer, rise with its value. So the complement of the
-    high bits, with the slot's index in place of the low ones, sorts as wanted without a slow argsort, and
-    the same on every machine. Worths that differ in the low bits only count as equal.
-    """
-    mask, flipped = _index_bits(worth.size)
-    keys = np.bitwise_or(worth.view(np.int64), mask).reshape(-1)
-    keys ^= flipped
-    if offered is not None:
-        np.putmask(keys, ~offered.reshape(-1), LAST)
-    keys.sort()
-    keys &= mask
-    return keys
-
-
-def _within(worth: FloatArray, offered: IntArray) -> BoolArray:
-    """Which of the (position, sequence) slots are on offer, [K, B]."""
-    return np.arange(len(worth))[:, None] < offered
+def _index_mask(slots: int) -> int:
+    """The bits that an index below `slots` needs."""
+    return (1 << (slots - 1).bit_length()) - 1
 
 
 def _exact(step: _Step) -> _Choice:
     """Price every number of slots under every cap on depth that could be best."""
+    from adaptive_spec.step_loops import best_prefix, slot_keys
+
     best = step.nothing()
-    count, draft = step.count, step.draft
-    if count == 0:
+    draft = step.draft
+    if step.count == 0:
         return best
-    depths, sequences = step.worth.shape
-    worth = step.worth.reshape(-1)
-    order = _descending(step.worth, None if count == worth.size else _within(step.worth, step.offered))
-    total = np.empty(count + 1)
-    total[0] = step.base_tokens
-    worth.take(order[:count], out=total[1:], mode="clip")
-    np.cumsum(total, out=total)
-
+    mask = _index_mask(step.worth.size)
+    keys = slot_keys(step.worth, step.offered, mask)
+    keys.sort()
     # A deeper cap at the same cost of drafting includes a shallower one, and so does the deepest offer.
+    depths = len(step.worth)
     deepest = depths if draft[0] == draft[depths] else int(step.offered.max())
-    caps = [d for d in range(1, deepest) if draft[d] < draft[d + 1]] + [deepest]
-    for cap in reversed(caps):
-        # With every slot allowed the result is a bound for this cap, and exact if it keeps within it.
-        most = min(count, cap * sequences)
-        seconds = step.verify[: most + 1]
-        values = step.objectives(total[: most + 1], seconds + draft[cap] if draft[cap] else seconds)
-        slots = int(values.argmax())
-        value = float(values[slots])
-        if value < best.objective:
-            continue
-        chosen, tokens = order[:slots], float(total[slots])
-        if cap < deepest and slots and int(chosen.max()) >= cap * sequences:
-            kept = order[:count]
-            kept = kept[kept < cap * sequences]
-            part = np.empty(len(kept) + 1)
-            part[0] = step.base_tokens
-            worth.take(kept, out=part[1:], mode="clip")
-            np.cumsum(part, out=part)
-            values = step.objectives(part, step.verify[: len(part)] + draft[cap])
-            slots = int(values.argmax())
-            value, chosen, tokens = float(values[slots]), kept[:slots], float(part[slots])
+    verify = np.array(step.verify, dtype=np.float64)
+    price = NAN if step.price is None else step.price
+    for cap in reversed([d for d in range(1, deepest) if draft[d] < draft[d + 1]] + [deepest]):
+        depth = np.empty(len(step.offered), dtype=np.int64)
+        slots, value, tokens = best_prefix(
+            keys, mask, step.worth, step.offered, cap, step.base_tokens, verify, draft[cap], price, depth
+        )
+        choice = _Choice(slots, value, tokens, depth if slots else None)
+        _check(choice)
         if not (value < best.objective or (value == best.objective and slots > best.slots)):
-            best = _Choice(slots, value, tokens, chosen if slots else None)
-    if best.depth is not None:
-        best.depth = np.bincount(_sequence_of(depths, sequences).take(best.depth), minlength=sequences)
+            best = choice
     return best
-
-
-@lru_cache(maxsize=64)
-def _sequence_of(depths: int, sequences: int) -> IntArray:
-    """The sequence of every slot, shape (K B,): a look-up is several times faster than a division."""
-    return np.tile(np.arange(sequences), depths)
-
-
-def _one(
-    survival: FloatArray,
-    weight: FloatArray,
-    count: int,
-    base_tokens: float,
-    verify: FloatArray,
-    draft: list[float],
-    asked: list[int],
-    price: float | None,
-) -> Allocation:
-    """Price every depth of a single sequence, whose slots are in order already; plain floats beat numpy here."""
-    seconds = verify[: count + 1].tolist()
-    each, tokens = weight.item(), base_tokens
-    spent = seconds[0] + draft[0]
-    value = tokens / spent if price is None else tokens - price * spent
-    best = _Choice(0, value, tokens, None)
-    for depth, survives in enumerate(survival[0, :count].tolist(), start=1):
-        tokens += survives * each
-        spent = seconds[depth] + draft[depth]
-        value = tokens / spent if price is None else tokens - price * spent
-        if not value <= best.objective:  # a NaN is taken up too, to be refused
-            best = _Choice(depth, value, tokens, None)
-    _check(best)
-    chosen = np.array([best.slots])
-
-    def tipping() -> Tipping:
-        step = _Step(survival.T * weight, np.array([count]), count, base_tokens, verify, draft, asked, price)
-        return _tipping(step, best, chosen, best.slots, None, False)
-
-    return Allocation(
-        chosen, asked[best.slots], DeferredTipping(tipping), best.tokens, seconds[best.slots] + draft[best.slots]
-    )
 
 
 def _checked(levels: Sequence[int] | None, depths: int) -> list[int]:
@@ -325,13 +241,18 @@ def _blocks(step: _Step, allowed: list[int]) -> tuple[FloatArray, IntArray]:
 
 def _mixed(step: _Step, allowed: list[int]) -> _Choice:
     """Blocks between levels, taken by falling worth per slot: greedy, since they differ in size."""
+    from adaptive_spec.step_loops import slot_keys
+
     best = step.nothing()
     if step.count == 0:
         return best
     sequences = len(step.offered)
     worth, sizes = _blocks(step, allowed)
     offered = np.array(allowed)[:, None] <= step.offered
-    order = _descending(worth / sizes[:, None], offered)[: int(offered.sum())]
+    mask = _index_mask(worth.size)
+    order = slot_keys(worth / sizes[:, None], np.add.reduce(offered), mask)
+    order.sort()
+    order &= mask
     for index, cap in enumerate(allowed, start=1):
         kept = order[order < index * sequences]
         tokens = np.cumsum(np.concatenate(([step.base_tokens], worth.reshape(-1)[kept])))

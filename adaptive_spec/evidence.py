@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,28 +80,24 @@ class EvidenceGrid:
         if len(set(names)) < len(names):
             raise ValueError(f"evidence features must have different names, not {', '.join(names)}")
         self.size = math.prod(feature.bins for feature in self.features)
-        self._edges = [feature.edges for feature in self.features]
-        self._bins = [feature.bins for feature in self.features]
         stride = self.size // (self.features[0].bins if self.features else 1)
         column: list[int] = []
         threshold: list[float] = []
-        weight: list[int] = []
+        strides: list[int] = []
         for i, feature in enumerate(self.features):
             column += [i] * len(feature.edges)
             threshold += feature.edges
-            weight += [stride] * len(feature.edges)
+            strides += [stride] * len(feature.edges)
             if i + 1 < len(self.features):
                 stride //= self.features[i + 1].bins
         self._column = np.array(column, dtype=np.int64)
-        self._threshold = np.array(threshold, dtype=np.float64)[:, None]
-        # float32 takes the matrix product to BLAS; cell numbers are far below 2**24, so it is exact.
-        self._weight = np.array(weight, dtype=np.float32)
+        self._threshold = np.array(threshold, dtype=np.float64)
+        self._stride = np.array(strides, dtype=np.int64)
 
     def cells(self, evidence: FloatArray) -> IntArray:
         """Return the cell of each sequence, shape (B,), from `evidence`, shape (B, F).
 
-        Every edge that a value reaches moves the cell on by the stride of its feature, so one comparison
-        and one product serve all features.
+        Every edge that a value reaches moves the cell on by the stride of its feature.
         """
         if evidence.ndim != 2 or evidence.shape[1] != len(self.features):
             raise ValueError(
@@ -111,16 +106,10 @@ class EvidenceGrid:
             )
         if not len(self._column):
             return np.zeros(len(evidence), dtype=np.int64)
-        if len(evidence) == 1:
-            return np.array([self._cell_of_one(evidence[0].tolist())])
-        reached = evidence.T.take(self._column, axis=0) >= self._threshold  # [edges, B]
-        return (self._weight @ reached.astype(np.float32)).astype(np.int64)
+        from adaptive_spec.step_loops import sort_into_cells
 
-    def _cell_of_one(self, values: list[float]) -> int:
-        cell = 0
-        for value, edges, bins in zip(values, self._edges, self._bins, strict=True):
-            cell = cell * bins + (bisect_right(edges, value) if value == value else 0)  # NaN equals nothing
-        return cell
+        by_column = np.array(evidence.T, dtype=np.float64, order="C")
+        return sort_into_cells(by_column, self._column, self._threshold, self._stride)
 
     def describe(self) -> list[list[object]]:
         """Names and edges of the features, as plain lists: what a saved state is compared by."""

@@ -96,37 +96,8 @@ class PopulationLevel:
         """Steps since each level was last observed, shape (K, C)."""
         return self.step - self.seen
 
-    def observe(self, slot: IntArray, gradient: FloatArray, information: FloatArray) -> None:
-        """Take one Newton step per observed level, and age all levels by one step.
-
-        Parameters
-        ----------
-        slot : int array, shape (N,)
-            ``k * C + e`` of each judged draft.
-        gradient : float array, shape (N,)
-            Its residual: accepted (0 or 1) minus the expected acceptance.
-        information : float array, shape (N,)
-            Its curvature, q (1 - q).
-        """
-        self.step += 1
-        if len(slot):
-            size = self.beta.size
-            counts = np.bincount(slot, minlength=size)
-            seen = counts.astype(bool).nonzero()[0]  # of truth values, in half the time
-            count = counts.take(seen)
-            weight = 1.0 / (1.0 + (count - 1) * self.correlation)
-            self._newton(
-                seen,
-                count * weight,
-                np.bincount(slot, gradient, size).take(seen) * weight,
-                np.bincount(slot, information, size).take(seen) * weight,
-            )
-        self.sweep_if_due()
-
     def observe_sums(self, steps: int, count: IntArray, gradient: FloatArray, information: FloatArray) -> None:
         """Take one Newton step for several steps that were summed at the same levels, and age all levels by them.
-
-        With one step this is what :meth:`observe` does.
 
         Parameters
         ----------

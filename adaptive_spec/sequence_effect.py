@@ -8,8 +8,7 @@ import numpy as np
 
 from adaptive_spec.step import FloatArray, IntArray
 
-NODE = math.sqrt(3.0)  # three Gauss-Hermite nodes: NODE, 0, -NODE standard deviations, with NODE_WEIGHTS
-NODE_WEIGHTS = np.array([[1.0], [4.0], [1.0]]) / 6.0
+NODE = math.sqrt(3.0)  # three Gauss-Hermite nodes: NODE, 0, -NODE standard deviations, weighing 1, 4 and 1 sixths
 OFFSET_LIMIT = 4.0
 SHARE_LEAST = 0.25
 VARIANCE_LEAST = 1e-4
@@ -17,26 +16,6 @@ ESTIMATE_MOST = 1.5  # a sigma^2 of 3.65
 VARIANCE_START = 0.5
 VARIANCE_PRIOR_WEIGHT = 10.0  # in products of the Fisher information of two steps
 VARIANCE_MEMORY = 0.5  # half-life of the variance's data, in half-lives of the population's
-
-
-def odds_against_at_nodes(offset: FloatArray, sd: FloatArray) -> FloatArray:
-    """Return exp(-u) at the three nodes of each posterior, shape (3, B); the middle row is the mean's."""
-    odds = np.exp(-offset)
-    nodes = np.empty((3, len(offset)))
-    nodes[0] = np.exp(NODE * sd)
-    nodes[1] = odds
-    np.divide(odds, nodes[0], out=nodes[2])
-    nodes[0] *= odds
-    return nodes
-
-
-def average_over_nodes(values: FloatArray) -> FloatArray:
-    """Posterior mean of what was worked out at the three nodes; the first axis runs over them."""
-    average: FloatArray = values[1] * 4.0
-    average += values[0]
-    average += values[2]
-    average *= 1.0 / 6.0
-    return average
 
 
 class SequenceEffect:
@@ -84,6 +63,10 @@ class SequenceEffect:
         self.offset = np.concatenate((self.offset, np.zeros(extra)))
         self.precision = np.concatenate((self.precision, np.ones(extra)))
         self._past = np.concatenate((self._past, np.zeros((2, extra))), axis=1)
+
+    def tables(self) -> tuple[FloatArray, FloatArray, FloatArray, float, float]:
+        """Offsets, precisions, pasts, sigma^2 and forgetting: what a step's learning works on, in place."""
+        return self.offset, self.precision, self._past, self.sigma2, self.forgetting
 
     def start(self, row: int) -> None:
         """A fresh sequence takes this row."""
@@ -171,23 +154,10 @@ class SequenceEffect:
         past *= self.forgetting
         self._past[0, row] = past[0]
         self._past[1, row] = past[1]
-        self._estimate(products, squares)
+        self.learn_variance_from(products, squares)
 
-    def relax_one(self, row: int) -> tuple[float, float]:
-        """What :meth:`relax` gives for one row, in plain floats."""
-        kept = max(self.precision.item(row), 1.0 / self.sigma2) * self.forgetting
-        precision = kept + (1.0 - self.forgetting) / self.sigma2
-        return kept / precision * self.offset.item(row), precision
-
-    def learn_variance_of_one(self, row: int, residual: float, information: float) -> None:
-        """What :meth:`learn_variance` does for one row, in plain floats."""
-        past_residual, past_information = self._past.item(0, row), self._past.item(1, row)
-        self._past[0, row] = (past_residual + residual) * self.forgetting
-        self._past[1, row] = (past_information + information) * self.forgetting
-        self._estimate(residual * past_residual, information * past_information)
-
-    def _estimate(self, products: float, squares: float) -> None:
-        """Take in one step's products of residuals, and of information, with the past's."""
+    def learn_variance_from(self, products: float, squares: float) -> None:
+        """Learn sigma^2 from one step's sums of products of residuals, and of information, with the past's."""
         self._products = self._discount * self._products + products
         self._squares = self._discount * self._squares + squares
         estimate = (self._products + VARIANCE_PRIOR_WEIGHT * VARIANCE_START) / (self._squares + VARIANCE_PRIOR_WEIGHT)

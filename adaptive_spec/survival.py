@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adaptive_spec.batch_of_one import survival_of_one
 from adaptive_spec.population import PopulationLevel
-from adaptive_spec.sequence_effect import NODE_WEIGHTS, odds_against_at_nodes
 from adaptive_spec.step import FloatArray, IntArray
 
 SURVIVAL_FLOOR = 1e-9
@@ -43,22 +41,13 @@ class Survival:
     def mean(self) -> FloatArray:
         """Mean of the product over u's posterior, by three Gauss-Hermite nodes; computed once."""
         if self._mean is None:
-            if len(self._cell) == 1:
-                self._mean = self._mean_of_one()
-            else:
-                self._mean = self._integrate(self._population.odds_against.take(self._cell, axis=1))
+            self._mean = self._integrate(self._population.odds_against)
         return self._mean
-
-    def _mean_of_one(self) -> FloatArray:
-        odds_against = self._population.odds_against[:, self._cell.item()].tolist()
-        if self._offset is None or self._sd is None:
-            return survival_of_one(odds_against, None, 0.0, SURVIVAL_FLOOR).T
-        return survival_of_one(odds_against, self._offset.item(), self._sd.item(), SURVIVAL_FLOOR).T
 
     def upper(self) -> FloatArray:
         """The mean if every level lay 1.64 posterior standard deviations higher than it is believed to."""
         raised = self._population.odds_against * np.exp(-UPPER_SD * self._population.sd())
-        return self._integrate(raised.take(self._cell, axis=1))
+        return self._integrate(raised)
 
     def sample(self, rng: np.random.Generator) -> FloatArray:
         """One draw from the posterior: one beta for each (position, cell), one u for each sequence."""
@@ -83,19 +72,10 @@ class Survival:
         return self._population.idle_steps().take(self._cell, axis=1).T
 
     def _integrate(self, odds_against: FloatArray) -> FloatArray:
-        """Survival from exp(-beta), shape (K, B), which is overwritten."""
-        if self._offset is None or self._sd is None:
-            odds_against += 1.0
-            np.reciprocal(odds_against, out=odds_against)
-            product = np.multiply.accumulate(odds_against, axis=0, out=odds_against)
-        else:
-            nodes = odds_against_at_nodes(self._offset, self._sd)
-            factors = odds_against[:, None, :] * nodes  # [K, 3, B]
-            factors += 1.0
-            np.divide(NODE_WEIGHTS, factors[0], out=factors[0])
-            for k in range(1, len(factors)):  # a third of multiply.accumulate's time
-                np.divide(factors[k - 1], factors[k], out=factors[k])
-            product = factors[:, 0] + factors[:, 1]
-            product += factors[:, 2]
-        np.maximum(product, SURVIVAL_FLOOR, out=product)
-        return product.T
+        """Survival where the levels have these exp(-beta), shape (K, C)."""
+        from adaptive_spec.step_loops import mean_survival
+
+        offset, sd = self._offset, self._sd
+        if offset is None or sd is None:
+            offset = sd = np.zeros(len(self._cell))
+        return mean_survival(odds_against, self._cell, offset, sd).T

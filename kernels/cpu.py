@@ -17,16 +17,13 @@ after a change to the constants there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_spec.compiled import compiled
 from adaptive_spec.kernels import noise
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 TILE = 128  # tokens; also the unit in which top-k bounds its candidates
 _f32, _i32, _u32, _u64 = np.float32, np.int32, np.uint32, np.uint64
@@ -50,11 +47,6 @@ _GUMBEL_MAX = _f32(noise.GUMBEL_MAX)
 _LOG2E = _f32(1.44269504088896341)
 _EXP = tuple(_f32(c) for c in (1.98756915e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5))
 _EXP_MIN = _f32(-87.0)
-
-
-def compiled(*signature: str, **options: Any) -> Callable[[Function], Function]:
-    """Compile with numba, without changing the type that a checker sees."""
-    return cast(Callable[[Function], Function], cast(Any, numba.njit)(*signature, cache=True, **options))
 
 
 @compiled(inline="always")

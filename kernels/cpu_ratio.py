@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptive_spec.compiled import compiled
 from adaptive_spec.kernels import noise
 from adaptive_spec.kernels.cpu import (
     TILE,
@@ -25,7 +26,6 @@ from adaptive_spec.kernels.cpu import (
     _threshold,
     _tile_max,
     _uniform,
-    compiled,
 )
 
 _f32, _u32, _u64 = np.float32, np.uint32, np.uint64

@@ -110,16 +110,14 @@ class CurveFactor:
         return np.asarray(np.interp(positions, self.nodes, self._line()[0]))
 
     def along(self, first: int, count: int) -> FloatArray:
-        """The factor at the `count` positions from `first` on: what :meth:`at` gives, in a third of its time."""
+        """The factor at the `count` positions from `first` on: what :meth:`at` gives, in a fraction of its time."""
+        from adaptive_spec.step_loops import along_nodes
+
         end = first + count
         if end > len(self._below):
             self._locate(max(2 * len(self._below), end, 1024))
         values, slopes = self._line()
-        below = self._below[first:end]
-        factor: FloatArray = slopes.take(below)
-        factor *= self._beyond[first:end]
-        factor += values.take(below)
-        return factor
+        return along_nodes(values, slopes, self._below[first:end], self._beyond[first:end])
 
     def _line(self) -> tuple[FloatArray, FloatArray]:
         """The factor at each node, and its slope from there to the next."""
@@ -146,6 +144,8 @@ class CurveFactor:
 
     def learn(self, positions: int, log_ratio: float) -> None:
         """Take in one observation: the log of observed over believed seconds at `positions`."""
+        from adaptive_spec.step_loops import kalman_update
+
         node = bisect_right(self._node_list, positions) - 1
         factor = math.exp(self._log[node])
         share = 0.0  # of the node above, in the derivative of the log of the interpolated factor
@@ -161,11 +161,7 @@ class CurveFactor:
         if (doubt := self.surprises.doubt(error, variance)) > 0.0:
             self._covariance += min(doubt / float(self._prior[0, 0]), 1.0) * self._prior
             gain, variance = self._toward(node, share)
-        total = variance + self.surprises.noise**2
-        self._log += gain * (error / total)
-        gain = gain * (1.0 / math.sqrt(total))
-        np.multiply(gain[:, None], gain, out=self._room)
-        self._covariance -= self._room
+        kalman_update(self._log, self._covariance, gain.copy(), error, variance + self.surprises.noise**2)
         self._values = None
         self.observed += 1
         if self.observed % _FORGET_EVERY == 0:

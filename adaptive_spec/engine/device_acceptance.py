@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_spec.acceptance import MANY, NOTHING, NOWHERE, AcceptanceModel
+from adaptive_spec.acceptance import MANY, AcceptanceModel
 from adaptive_spec.engine.device_survival import DeviceSurvival
 from adaptive_spec.engine.staging import Staging
 from adaptive_spec.kernels import backend, ops
@@ -115,7 +115,8 @@ class DeviceAcceptance(AcceptanceModel):
             self.population.observe_sums(len(window), *(np.stack(part) for part in zip(*tables, strict=True)))
         else:
             for _ in window:
-                self.population.observe(NOWHERE, NOTHING, NOTHING)
+                self.population.step += 1
+                self.population.sweep_if_due()
         self._odds = None
 
     def _learn_effect(self, counted: Counted, gradients: FloatArray, informations: FloatArray, number: int) -> None:

@@ -1,0 +1,31 @@
+"""compiled: the decorator for loops that numba compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(*signature: str, **options: Any) -> Callable[[Function], Function]:
+    """Compile a function with numba, without changing the type that a checker sees.
+
+    With signatures it is compiled at once, or loaded from numba's cache, which lies beside the module or else in
+    the user's own folder. Where neither can be written to (``NUMBA_CACHE_DIR`` names another), every process
+    compiles anew.
+    """
+
+    def decorate(function: Function) -> Function:
+        njit = cast(Any, numba.njit)
+        try:
+            made = njit(*signature, cache=True, **options)(function)
+        except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
+            made = njit(*signature, **options)(function)
+        return cast(Function, made)
+
+    return decorate
