@@ -99,7 +99,8 @@ def allocate(
         if draft[d + 1] < draft[d]:
             draft[d], asked[d] = draft[d + 1], asked[d + 1]
     worth = np.multiply(survival.T, weight, order="C", dtype=np.float64)  # [K, B]
-    step = _Step(worth, offered, count, base_tokens, verify_seconds, draft, asked, price)
+    verify = np.ascontiguousarray(verify_seconds, dtype=np.float64)
+    step = _Step(worth, offered, count, base_tokens, verify, draft, asked, price)
     if levels is None and not uniform:
         return step.allocation(_exact(step))
     allowed = _checked(levels, depths)
@@ -167,31 +168,22 @@ def _check(choice: _Choice) -> None:
         )
 
 
-def _index_mask(slots: int) -> int:
-    """The bits that an index below `slots` needs."""
-    return (1 << (slots - 1).bit_length()) - 1
-
-
 def _exact(step: _Step) -> _Choice:
     """Price every number of slots under every cap on depth that could be best."""
-    from adaptive_spec.step_loops import best_prefix, slot_keys
+    from adaptive_spec.step_loops import best_prefix
 
     best = step.nothing()
     draft = step.draft
     if step.count == 0:
         return best
-    mask = _index_mask(step.worth.size)
-    keys = slot_keys(step.worth, step.offered, mask)
-    keys.sort()
     # A deeper cap at the same cost of drafting includes a shallower one, and so does the deepest offer.
     depths = len(step.worth)
     deepest = depths if draft[0] == draft[depths] else int(step.offered.max())
-    verify = np.array(step.verify, dtype=np.float64)
     price = NAN if step.price is None else step.price
     for cap in reversed([d for d in range(1, deepest) if draft[d] < draft[d + 1]] + [deepest]):
         depth = np.empty(len(step.offered), dtype=np.int64)
         slots, value, tokens = best_prefix(
-            keys, mask, step.worth, step.offered, cap, step.base_tokens, verify, draft[cap], price, depth
+            step.worth, step.offered, cap, step.base_tokens, step.verify, draft[cap], price, depth
         )
         choice = _Choice(slots, value, tokens, depth if slots else None)
         _check(choice)
@@ -241,18 +233,13 @@ def _blocks(step: _Step, allowed: list[int]) -> tuple[FloatArray, IntArray]:
 
 def _mixed(step: _Step, allowed: list[int]) -> _Choice:
     """Blocks between levels, taken by falling worth per slot: greedy, since they differ in size."""
-    from adaptive_spec.step_loops import slot_keys
-
     best = step.nothing()
     if step.count == 0:
         return best
     sequences = len(step.offered)
     worth, sizes = _blocks(step, allowed)
-    offered = np.array(allowed)[:, None] <= step.offered
-    mask = _index_mask(worth.size)
-    order = slot_keys(worth / sizes[:, None], np.add.reduce(offered), mask)
-    order.sort()
-    order &= mask
+    offered = np.flatnonzero(np.array(allowed)[:, None] <= step.offered)
+    order = offered[np.argsort(-(worth / sizes[:, None]).reshape(-1)[offered], kind="stable")]
     for index, cap in enumerate(allowed, start=1):
         kept = order[order < index * sequences]
         tokens = np.cumsum(np.concatenate(([step.base_tokens], worth.reshape(-1)[kept])))

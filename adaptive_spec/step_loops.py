@@ -22,6 +22,10 @@ from adaptive_spec.survival import SURVIVAL_FLOOR
 
 SIXTH = 1.0 / 6.0
 
+OCTAVES = 32  # halvings of the largest worth that are told apart; the last bucket takes what is less
+FINE, COARSE = 47, 50  # low bits of a worth that its bucket leaves out: 32 buckets to a halving, or 4
+FEW_SLOTS = 256  # up to which coarse buckets are quicker
+
 
 # ---------------------------------------------------------------- the acceptance model
 
@@ -206,48 +210,47 @@ def learn_step(
 
 @compiled(inline="always")
 def _key(worth: float, slot: int, mask: int) -> np.int64:
-    # The bits of a non-negative double, read as an integer, rise with its value.
+    # Sorts by falling worth, then by rising index: the bits of a non-negative double, read as an integer, rise with
+    # its value; their complement falls, and holds the index in the place of the low ones.
     return (np.float64(worth).view(np.int64) | mask) ^ ~slot
 
 
-@compiled("int64[::1](float64[:,::1], int64[::1], int64)")
-def slot_keys(worth: FloatArray, offered: IntArray, mask: int) -> IntArray:
-    """A key for each slot on offer that sorts by falling worth, then by rising index, and holds the index.
+@compiled(inline="always")
+def _value(tokens: float, seconds: float, price: float) -> float:
+    return tokens / seconds if price != price else tokens - price * seconds
 
-    It is the complement of the worth's high bits, with the slot's index in place of the low ones: so numpy's sort of
-    whole numbers serves, which is much quicker than its argsort, and orders alike on every machine. Worths that
-    differ in the low bits only count as equal.
 
-    Parameters
-    ----------
-    worth : float array, shape (K, B)
-    offered : int array, shape (B,)
-        At most K.
-    mask : int
-        The low bits, enough for an index.
-    """
-    depths, sequences = worth.shape
-    n = 0
-    for i in range(sequences):
-        n += min(max(offered[i], 0), depths)
-    keys = np.empty(n, dtype=np.int64)
-    n = 0
-    for k in range(depths):
+@compiled(inline="always")
+def _most(key: int) -> np.float64:
+    # The largest worth that a key may stand for.
+    return np.int64(~key).view(np.float64)
+
+
+@compiled("int64[::1](float64[:,::1], int64[::1], int64, int64[::1], int64, int64, int64)")
+def _sorted_bucket(
+    worth: FloatArray, offered: IntArray, cap: int, buckets: IntArray, bucket: int, count: int, mask: int
+) -> IntArray:
+    """The keys of a bucket's slots, sorted; `buckets` holds that of every slot on offer, in order."""
+    sequences = worth.shape[1]
+    keys = np.empty(count, dtype=np.int64)
+    n = found = 0
+    for k in range(cap):
         for i in range(sequences):
             if k < offered[i]:
-                keys[n] = _key(worth[k, i], k * sequences + i, mask)
+                if buckets[n] == bucket:
+                    keys[found] = _key(worth[k, i], k * sequences + i, mask)
+                    found += 1
                 n += 1
+    keys.sort()
     return keys
 
 
 @compiled(
-    "Tuple((int64, float64, float64))(int64[::1], int64, float64[:,::1], int64[::1], int64, float64, float64[::1],"
+    "Tuple((int64, float64, float64))(float64[:,::1], int64[::1], int64, float64, Array(float64, 1, 'C', readonly=True),"
     " float64, float64, int64[::1])",
     error_model="numpy",
 )
 def best_prefix(
-    keys: IntArray,
-    mask: int,
     worth: FloatArray,
     offered: IntArray,
     cap: int,
@@ -257,76 +260,170 @@ def best_prefix(
     price: float,
     depth: IntArray,
 ) -> tuple[int, float, float]:
-    """How many of the best slots under a cap on depth are worth buying, the objective then, and the tokens.
+    """How many of the worthiest slots under a cap on depth are worth buying, the objective then, and the tokens.
+
+    Slots are thrown into buckets by their worth, so many for each halving of it. What is bought ends between two buckets,
+    or inside one where the objective might be larger even if all of its slots had the largest worth that it holds:
+    only those are sorted. Worths that differ in the bits that an index takes up only count as equal there.
 
     Parameters
     ----------
-    keys : int array
-        Of :func:`slot_keys`, sorted.
-    mask, worth, offered
-        As there.
+    worth : float array, shape (K, B)
+        Not negative; never rises along k.
+    offered : int array, shape (B,)
+        At most K.
     cap : int
         Deepest depth.
+    base_tokens, verify_seconds, draft_seconds
+        As in ``allocate``, of this cap.
     price : float
-        As in ``allocate``; NaN: the ratio of tokens to seconds counts.
+        As there; NaN: the ratio of tokens to seconds counts.
     depth : int array, shape (B,)
         Is filled with the depths bought.
+
+    Returns
+    -------
+    tuple
+        Ties go to fewer slots. An objective that is not finite says that a number was not.
     """
-    sequences = worth.shape[1]
-    flat = worth.reshape(worth.size)
-    ratio = price != price
-    tokens, seconds = base_tokens, verify_seconds[0] + draft_seconds
-    best = tokens / seconds if ratio else tokens - price * seconds
-    best_tokens, slots, last = tokens, 0, np.int64(0)
+    depths, sequences = worth.shape
+    mask = 1
+    while mask < depths * sequences:
+        mask *= 2
+    mask -= 1
+    slots, least = 0, np.int64(0)  # keys are negative
+    for i in range(sequences):
+        slots += min(max(offered[i], 0), cap)
+        if offered[i] > 0:
+            least = min(least, _key(worth[0, i], 0, mask))
+    bits = FINE if slots > FEW_SLOTS else COARSE
+    first, num_buckets = least >> bits, OCTAVES << (52 - bits)
+    buckets = np.zeros(slots, dtype=np.int64)
+    counts, gains = np.zeros(num_buckets, dtype=np.int64), np.zeros(num_buckets)
+    n = 0
+    for k in range(cap):
+        for i in range(sequences):
+            if k < offered[i]:
+                bucket = min(max((_key(worth[k, i], 0, mask) >> bits) - first, 0), num_buckets - 1)
+                counts[bucket] += 1
+                gains[bucket] += worth[k, i]
+                buckets[n] = bucket
+                n += 1
+    # Between the buckets.
+    tokens = best_tokens = base_tokens
+    best = _value(tokens, verify_seconds[0] + draft_seconds, price)
+    bought, last_bucket, last = 0, -1, np.int64(0)
+    n = 0
+    for bucket in range(num_buckets):
+        if counts[bucket]:
+            n += counts[bucket]
+            tokens += gains[bucket]
+            value = _value(tokens, verify_seconds[n] + draft_seconds, price)
+            if not value <= best:
+                best, best_tokens, bought, last_bucket = value, tokens, n, bucket
+                if value != value:
+                    return bought, value, tokens
+    # Inside those that may hold something better.
+    tokens, n = base_tokens, 0
+    for bucket in range(num_buckets):
+        if counts[bucket] > 1:
+            most = _most((bucket + first) << bits)
+            may_be_best = False
+            for j in range(1, counts[bucket]):
+                value = _value(tokens + j * most, verify_seconds[n + j] + draft_seconds, price)
+                may_be_best |= not value < best
+            if may_be_best:
+                inside = tokens
+                keys = _sorted_bucket(worth, offered, cap, buckets, bucket, counts[bucket], mask)
+                for j in range(len(keys) - 1):
+                    slot = keys[j] & mask
+                    inside += worth[slot // sequences, slot % sequences]
+                    value = _value(inside, verify_seconds[n + j + 1] + draft_seconds, price)
+                    if not value <= best or (value == best and n + j + 1 < bought):
+                        best, best_tokens, bought, last_bucket, last = value, inside, n + j + 1, bucket, keys[j]
+                        if value != value:
+                            return bought, value, inside
+        n += counts[bucket]
+        tokens += gains[bucket]
     depth[:] = 0
     n = 0
-    for j in range(len(keys) if best == best else 0):
-        slot = keys[j] & mask
-        if slot >= cap * sequences:
-            continue
-        n += 1
-        tokens += flat[slot]
-        seconds = verify_seconds[n] + draft_seconds
-        value = tokens / seconds if ratio else tokens - price * seconds
-        if not value <= best:
-            best, best_tokens, slots, last = value, tokens, n, keys[j]
-            if value != value:
-                break  # to be refused
-    if slots:
-        for k in range(cap):
-            for i in range(sequences):
-                if k < offered[i] and _key(worth[k, i], k * sequences + i, mask) <= last:
+    for k in range(cap if bought else 0):
+        for i in range(sequences):
+            if k < offered[i]:
+                if buckets[n] < last_bucket or (
+                    buckets[n] == last_bucket and _key(worth[k, i], k * sequences + i, mask) <= last
+                ):
                     depth[i] += 1
-    return slots, best, best_tokens
+                n += 1
+    return bought, best, best_tokens
 
 
 # ---------------------------------------------------------------- the cost model
 
 
-@compiled("float64[::1](float64[::1], float64[::1], int64[::1], float64[::1])")
-def along_nodes(values: FloatArray, slopes: FloatArray, below: IntArray, beyond: FloatArray) -> FloatArray:
-    """Interpolate from the values and slopes at the nodes below."""
-    out = np.empty(len(below))
-    for i in range(len(below)):
-        out[i] = slopes[below[i]] * beyond[i] + values[below[i]]
-    return out
-
-
-@compiled("void(float64[::1], float64[:,::1], float64[::1], float64, float64)")
-def kalman_update(mean: FloatArray, covariance: FloatArray, gain: FloatArray, error: float, total: float) -> None:
-    """Move a normal belief, in place, by one observation that lies `error` off its mean.
+@compiled(
+    "float64[::1](Array(float64, 1, 'C', readonly=True), float64[::1], float64[::1], int64[::1], float64[::1], int64)"
+)
+def scaled_along(
+    seconds: FloatArray, values: FloatArray, slopes: FloatArray, below: IntArray, beyond: FloatArray, first: int
+) -> FloatArray:
+    """Seconds at consecutive positions from `first` on, times a factor that is linear between nodes.
 
     Parameters
     ----------
-    mean : float array, shape (n,)
+    seconds : float array, shape (n,)
+    values, slopes : float array, shape (nodes,)
+        The factor at each node, and its slope above it.
+    below, beyond : int and float array, over the positions
+        The node below each, and how far beyond that it lies.
+    first : int
+    """
+    scaled = np.empty(len(seconds))
+    for i in range(len(seconds)):
+        node = below[first + i]
+        scaled[i] = seconds[i] * (slopes[node] * beyond[first + i] + values[node])
+    return scaled
+
+
+@compiled(
+    "void(float64[::1], float64[:,::1], float64[::1], float64[::1], float64[::1], int64, float64, float64, float64)",
+    error_model="numpy",
+)
+def learn_curve(
+    log: FloatArray,
+    covariance: FloatArray,
+    nodes: FloatArray,
+    values: FloatArray,
+    slopes: FloatArray,
+    node: int,
+    share: float,
+    error: float,
+    total: float,
+) -> None:
+    """Move a normal belief over the log of a factor by one observation, in place: a Kalman filter's step.
+
+    Parameters
+    ----------
+    log : float array, shape (n,)
+        Means.
     covariance : float array, shape (n, n)
-    gain : float array, shape (n,)
-        Covariance of every component with what was observed.
+    nodes, values, slopes : float array, shape (n,)
+        Where the nodes lie; are filled with the factor there, and its slope up to the next.
+    node, share : int, float
+        What was observed: the log at a node, with this share of the next one's.
+    error : float
+        How far off its mean the observation lies.
     total : float
         Variance of the observation.
     """
+    gain = covariance[node] * (1.0 - share)
+    if share > 0.0:
+        gain += covariance[node + 1] * share
     scale = 1.0 / math.sqrt(total)
-    for i in range(len(mean)):
-        mean[i] += gain[i] * (error / total)
-        for j in range(len(mean)):
+    for i in range(len(log)):
+        log[i] += gain[i] * (error / total)
+        values[i] = math.exp(log[i])
+        if i:
+            slopes[i - 1] = (values[i] - values[i - 1]) / (nodes[i] - nodes[i - 1])
+        for j in range(len(log)):
             covariance[i, j] -= (gain[i] * scale) * (gain[j] * scale)

@@ -95,7 +95,7 @@ class Online(StepCost):
         seconds = self.base.verify_range(first, count, context, sequences)
         if not self._curve.observed:
             return seconds
-        return seconds * self._curve.along(first, count)
+        return self._curve.scale(seconds, first)
 
     def draft(self, depth: IntArray, sequences: int, lag: int = 0) -> FloatArray:
         """Corrected seconds of drafting; see :meth:`StepCost.draft`."""

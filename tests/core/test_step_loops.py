@@ -59,35 +59,65 @@ def test_what_lies_outside_the_tables_is_refused_and_nothing_learned(name: str, 
         np.testing.assert_array_equal(mine, theirs)
 
 
-@settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 10**6), sequences=st.integers(1, ROWS))
-def test_the_best_prefix_is_the_one_that_is_written_out(seed: int, sequences: int) -> None:
+WORTHS = {  # from all slots in one bucket to nearly all of them beyond the last
+    "mixed": (0.3, 1.0), "wide": (0.0, 1.0), "rare": (1e-6, 1e-2), "equal": (0.75, 0.75), "near": (0.999, 1.0),
+    "nothing": (0.0, 0.0),
+}  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 10**6),
+    sequences=st.sampled_from([1, 2, 5, 12, 200]),
+    kind=st.sampled_from(sorted(WORTHS)),
+    machine=st.sampled_from(["flat", "rising", "stairs", "jagged"]),
+    weight=st.sampled_from([1.0, 1e-280, 1e9]),
+)
+def test_the_best_prefix_is_the_one_that_is_written_out(
+    seed: int, sequences: int, kind: str, machine: str, weight: float
+) -> None:
     rng = np.random.default_rng(seed)
-    worth = np.cumprod(rng.choice([0.2, 0.5, 0.9, 1.0], (DEPTHS, sequences)), axis=0)
+    worth = weight * np.cumprod(rng.uniform(*WORTHS[kind], (DEPTHS, sequences)), axis=0)
     offered = rng.integers(0, DEPTHS + 1, sequences)
-    mask = 2 ** int(worth.size).bit_length() - 1
-    keys = np.sort(step_loops.slot_keys(worth, offered, mask))
-    slots = sorted(
-        (k * sequences + i for k in range(DEPTHS) for i in range(sequences) if k < offered[i]),
-        key=lambda slot: (-worth.ravel()[slot], slot),
-    )
-    assert (keys & mask).tolist() == slots
-    verify, draft = rng.uniform(0.5, 2.0, worth.size + 1), float(rng.uniform(0.0, 0.3))
-    for price in (np.nan, 0.7 * sequences):
+    n = np.arange(worth.size + 1)
+    verify = {
+        "flat": np.ones(len(n)),
+        "rising": 1.0 + 0.6 * n / sequences,
+        "stairs": 1.0 + 0.5 * (n // max(worth.size // 5, 1)),
+        "jagged": rng.uniform(0.5, 2.0, len(n)),
+    }[machine]
+    draft = float(rng.uniform(0.0, 0.3))
+    slots = [k * sequences + i for k in range(DEPTHS) for i in range(sequences) if k < offered[i]]
+    slots.sort(key=lambda slot: (-worth.ravel()[slot], slot))
+    for price in (np.nan, 0.7 * sequences * weight):
         for cap in range(1, DEPTHS + 1):
             kept = [slot for slot in slots if slot < cap * sequences]
-            tokens = sequences + np.concatenate(([0.0], np.cumsum(worth.ravel()[kept])))
+            tokens = sequences * weight + np.concatenate(([0.0], np.cumsum(worth.ravel()[kept])))
             seconds = verify[: len(tokens)] + draft
             values = tokens / seconds if np.isnan(price) else tokens - price * seconds
-            best = int(values.argmax())
             depth = np.full(sequences, -1)
             bought, value, worth_bought = step_loops.best_prefix(
-                keys, mask, worth, offered, cap, float(sequences), verify, draft, price, depth
+                worth, offered, cap, sequences * weight, verify, draft, price, depth
             )
-            assert (bought, value) == (best, pytest.approx(values[best], rel=1e-13))
-            assert worth_bought == pytest.approx(tokens[best], rel=1e-13)
-            columns = [slot % sequences for slot in kept[:best]]
-            assert depth.tolist() == [columns.count(i) for i in range(sequences)]
+            scale = float(np.abs(values).max())
+            assert value == pytest.approx(float(values.max()), abs=1e-12 * scale)
+            assert value == pytest.approx(float(values[bought]), abs=1e-12 * scale)
+            assert worth_bought == pytest.approx(float(tokens[bought]), rel=1e-12)
+            assert bought == depth.sum()
+            assert (depth >= 0).all()
+            assert (depth <= np.minimum(offered, cap)).all()
+            gained = worth[np.arange(DEPTHS)[:, None] < depth].sum()
+            assert sequences * weight + gained == pytest.approx(worth_bought, rel=1e-12)
+
+
+def test_of_equal_objectives_the_one_with_fewer_slots_is_taken() -> None:
+    """Inside a bucket, where these slots all are, as at its ends."""
+    worth = np.array([[2.0, 2.0, 2.0, 2.0]])
+    offered, depth = np.ones(4, dtype=np.int64), np.empty(4, dtype=np.int64)
+    for seconds, fewest in (([1, 1.5, 2, 2.5, 3], 0), ([2, 1.5, 2, 2.5, 3], 1), ([2, 2, 1, 1.25, 1.5], 2)):
+        bought, value, _ = step_loops.best_prefix(worth, offered, 1, 4.0, np.array(seconds, float), 0.0, np.nan, depth)
+        assert value == 12.0 / seconds[-1]
+        assert (bought, depth.sum()) == (fewest, fewest)
 
 
 def test_numba_is_not_loaded_to_read_a_tuning_file_or_to_register_the_plugin() -> None:
