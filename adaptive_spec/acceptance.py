@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.evidence import EVIDENCE, EvidenceFeature, EvidenceGrid
 from adaptive_spec.population import PopulationLevel
 from adaptive_spec.sequence_effect import SequenceEffect
@@ -102,7 +103,7 @@ class AcceptanceModel:
         )
         self.effect = SequenceEffect(capacity, forgetting, half_life_steps) if sequence_effect else None
         self._live: BoolArray = np.zeros(capacity, dtype=np.bool_)
-        import adaptive_spec.step_loops  # noqa: F401 - compiled now, not in the first step
+        loops.load()
 
     @property
     def evidence(self) -> tuple[EvidenceFeature, ...]:
@@ -168,14 +169,12 @@ class AcceptanceModel:
         verified, accepted : int array, shape (B,)
             Drafts judged and drafts kept, ``0 <= accepted <= verified <= max_depth``.
         """
-        from adaptive_spec.step_loops import learn_step
-
         population, effect = self.population, self.effect
         variance = len(row) < MANY or population.step % 4 == 0  # many sequences show sigma^2 soon enough
         population.step += 1
         if len(row):
             offset, precision, past, sigma2, forgetting = NO_EFFECT if effect is None else effect.tables()
-            judged, products, squares = learn_step(
+            judged, products, squares = loops.learn_step(
                 population.odds_against,
                 population.beta,
                 population.curvature,
@@ -183,10 +182,10 @@ class AcceptanceModel:
                 population.step,
                 population.anchor_curvature,
                 population.correlation,
-                _writable(row),
-                _writable(cell),
-                _writable(verified),
-                _writable(accepted),
+                loops.whole(row),
+                loops.whole(cell),
+                loops.whole(verified),
+                loops.whole(accepted),
                 offset,
                 precision,
                 past,
@@ -245,8 +244,3 @@ class AcceptanceModel:
         self._live = other._live.copy()
         if self.effect is not None:
             self.effect.succeed(other.effect, len(self._live))
-
-
-def _writable(numbers: IntArray) -> IntArray:
-    """A copy as the loops want it."""
-    return np.array(numbers, dtype=np.int64)

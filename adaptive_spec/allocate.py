@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.policy import Allocation
 from adaptive_spec.step import DeferredTipping, FloatArray, IntArray, Tipping
 
@@ -99,7 +100,7 @@ def allocate(
         if draft[d + 1] < draft[d]:
             draft[d], asked[d] = draft[d + 1], asked[d + 1]
     worth = np.multiply(survival.T, weight, order="C", dtype=np.float64)  # [K, B]
-    verify = np.ascontiguousarray(verify_seconds, dtype=np.float64)
+    verify = loops.real(verify_seconds)
     step = _Step(worth, offered, count, base_tokens, verify, draft, asked, price)
     if levels is None and not uniform:
         return step.allocation(_exact(step))
@@ -170,8 +171,6 @@ def _check(choice: _Choice) -> None:
 
 def _exact(step: _Step) -> _Choice:
     """Price every number of slots under every cap on depth that could be best."""
-    from adaptive_spec.step_loops import best_prefix
-
     best = step.nothing()
     draft = step.draft
     if step.count == 0:
@@ -182,7 +181,7 @@ def _exact(step: _Step) -> _Choice:
     price = NAN if step.price is None else step.price
     for cap in reversed([d for d in range(1, deepest) if draft[d] < draft[d + 1]] + [deepest]):
         depth = np.empty(len(step.offered), dtype=np.int64)
-        slots, value, tokens = best_prefix(
+        slots, value, tokens = loops.best_prefix(
             step.worth, step.offered, cap, step.base_tokens, step.verify, draft[cap], price, depth
         )
         choice = _Choice(slots, value, tokens, depth if slots else None)

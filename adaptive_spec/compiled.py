@@ -7,6 +7,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+WHOLE, REAL = (f"Array({dtype}, 1, 'C', readonly=True)" for dtype in ("int64", "float64"))  # arrays only read from
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.step import FloatArray, IntArray
 
 
@@ -106,10 +107,7 @@ class EvidenceGrid:
             )
         if not len(self._column):
             return np.zeros(len(evidence), dtype=np.int64)
-        from adaptive_spec.step_loops import sort_into_cells
-
-        by_column = np.array(evidence.T, dtype=np.float64, order="C")
-        return sort_into_cells(by_column, self._column, self._threshold, self._stride)
+        return loops.sort_into_cells(loops.real(evidence.T), self._column, self._threshold, self._stride)
 
     def describe(self) -> list[list[object]]:
         """Names and edges of the features, as plain lists: what a saved state is compared by."""

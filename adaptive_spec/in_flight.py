@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.sequence_table import SequenceTable
 from adaptive_spec.step import BoolArray, Decision, IntArray, Outcome, StepTime, StepView
 
@@ -70,7 +71,7 @@ class Pending:
         """Count what the sequences at these places have brought, and mark them as answered."""
         weight = self.posed.weight
         assert weight is not None  # the table filled it in
-        self.tokens += float(np.dot(weight[index], accepted + 1.0))
+        self.tokens += loops.worth_of(loops.real(weight[index]), loops.whole(accepted))
         if self.pinned is not None:
             self.pinned_tokens += float((weight[index] * accepted) @ (self.pinned[index] >= 0))
         self.close(index, len(accepted))

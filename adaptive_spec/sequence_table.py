@@ -105,7 +105,7 @@ class SequenceTable:
                 f"the view has {batch[0]} rows, but limit has shape {view.limit.shape}, context "
                 f"{view.context.shape} and evidence {view.evidence.shape}; all begin with the number of rows"
             )
-        limit = np.minimum(view.limit, max_depth)
+        limit = np.minimum(view.limit, max_depth, dtype=np.int64)
         weight = view.weight
         if self.personal:
             np.minimum(limit, self.cap[view.row], out=limit)

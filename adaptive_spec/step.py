@@ -10,6 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_spec import loops
+
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -289,15 +291,8 @@ class Outcome:
     def check(self, depth: IntArray) -> None:
         """ValueError if the counts contradict each other or the depths that were decided, shape (B,)."""
         drafted, verified, accepted = self.drafted, self.verified, self.accepted
-        if len(depth) == 1:  # plain numbers are far quicker
-            if 0 <= accepted.item() <= verified.item() <= min(depth.item(), drafted.item()):
-                return
-        else:
-            wrong = (accepted < 0) | (accepted > verified)
-            if verified is not depth or drafted is not depth:
-                wrong |= verified > (depth if verified is drafted else np.minimum(depth, drafted))
-            if not np.count_nonzero(wrong):  # several times faster than any()
-                return
+        if loops.in_order(*(loops.whole(counts) for counts in (accepted, verified, drafted, depth))):
+            return
         raise ValueError(
             f"outcome of step {self.step} breaks 0 <= accepted <= verified <= min(depth, drafted): accepted "
             f"{accepted.tolist()}, verified {verified.tolist()}, drafted {drafted.tolist()}, depth {depth.tolist()}"

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.step import NAN, BoolArray, Decision, FloatArray, IntArray
 
 DECISION_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
@@ -16,7 +17,7 @@ OTHER = "other"
 
 
 class StepCounts:
-    """Adds up decisions and outcomes, from whichever engine; a handful of numpy calls a step.
+    """Adds up decisions and outcomes, from whichever engine; a handful of calls a step.
 
     A decision and its outcome are counted apart, since engines know them at different moments. Another thread
     may read while one counts.
@@ -57,7 +58,7 @@ class StepCounts:
         self._size = size = max_depth + 1
         self.depth: IntArray = np.zeros(size, dtype=np.int64)
         self.shadow_depth: IntArray = np.zeros(size, dtype=np.int64)
-        self._outcomes: IntArray = np.zeros(size * size, dtype=np.int64)
+        self._outcomes: IntArray = np.zeros((size, size), dtype=np.int64)
         self.drafted = 0
         self.wasted = 0
         self.steps: Counter[str] = Counter()
@@ -72,7 +73,7 @@ class StepCounts:
     @property
     def outcomes(self) -> IntArray:
         """Sequences and steps by drafts verified and accepted, a copy of shape (K + 1, K + 1)."""
-        return self._outcomes.reshape(self._size, self._size).copy()
+        return self._outcomes.copy()
 
     def count_decision(self, decision: Decision, seconds: float = NAN, adapted: BoolArray | None = None) -> None:
         """Count a step's depths, and what decided them.
@@ -92,12 +93,13 @@ class StepCounts:
         ValueError
             If a depth lies outside 0..K; nothing is counted then.
         """
-        depth = decision.depth
-        sequences = len(depth)
-        counts = np.bincount(depth, minlength=self._size)
-        if len(counts) != self._size:
-            raise ValueError(f"depth {int(depth.max())} is over max_depth {self.max_depth}; nothing was counted")
-        off = counts.item(0) == sequences
+        depth, explored = decision.depth, decision.explored
+        counts = np.zeros(self._size, dtype=np.int64)
+        deep, num_explored = loops.add_depths(loops.whole(depth), explored, counts)
+        if deep < 0:
+            lowest, deepest = int(depth.min()), int(depth.max())
+            wrong = f"{lowest} is negative" if lowest < 0 else f"{deepest} is over max_depth {self.max_depth}"
+            raise ValueError(f"depth {wrong}; nothing was counted")
         if adapted is not None and not adapted.all():
             given = np.bincount(depth[adapted], minlength=self._size)
             self.shadow_depth += counts - given
@@ -105,16 +107,15 @@ class StepCounts:
         self.depth += counts
         decided_by = decision.decided_by if decision.decided_by in DECIDED_BY else OTHER
         self.steps[decided_by] += 1
-        explored = int(np.count_nonzero(decision.explored))
-        rest = sequences - explored - decision.pinned
-        if explored:
+        rest = len(depth) - num_explored - decision.pinned
+        if num_explored:
             self.explored_steps += 1
-            self.decided["explore"] += explored
+            self.decided["explore"] += num_explored
         if decision.pinned:
             self.decided["override"] += decision.pinned
         if rest > 0:
             self.decided[decided_by] += rest
-        if off:
+        if not deep:
             self.off_steps += 1
         if seconds == seconds:
             self.seconds[bisect_left(DECISION_SECONDS, seconds)] += 1
@@ -128,18 +129,16 @@ class StepCounts:
         ValueError
             If a count lies outside its range; nothing is counted then.
         """
-        cell = verified * self._size
-        cell += accepted
-        counts = np.bincount(cell, minlength=len(self._outcomes))
-        if len(counts) != len(self._outcomes):
+        made, kept = loops.add_outcomes(
+            loops.whole(drafted), loops.whole(verified), loops.whole(accepted), self._outcomes
+        )
+        if made < 0:
             raise ValueError(
-                f"verified {int(verified.max())} and accepted {int(accepted.max())} drafts can't be with max_depth "
-                f"{self.max_depth}; nothing was counted"
+                f"up to {int(verified.max())} drafts verified and {int(accepted.min())} to {int(accepted.max())} "
+                f"accepted can't be with max_depth {self.max_depth}; nothing was counted"
             )
-        self._outcomes += counts
-        made = int(np.add.reduce(drafted))
         self.drafted += made
-        self.wasted += made - int(np.add.reduce(accepted))
+        self.wasted += made - kept
 
     def count_request(self, adapted: bool = True) -> None:
         """Count a request that begins: whether its depth is adapted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.population import PopulationLevel
 from adaptive_spec.step import FloatArray, IntArray
 
@@ -73,9 +74,7 @@ class Survival:
 
     def _integrate(self, odds_against: FloatArray) -> FloatArray:
         """Survival where the levels have these exp(-beta), shape (K, C)."""
-        from adaptive_spec.step_loops import mean_survival
-
         offset, sd = self._offset, self._sd
         if offset is None or sd is None:
             offset = sd = np.zeros(len(self._cell))
-        return mean_survival(odds_against, self._cell, offset, sd).T
+        return loops.mean_survival(odds_against, self._cell, offset, sd).T

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.cost.surprise import Surprises
 from adaptive_spec.step import FloatArray, IntArray
 
@@ -110,12 +111,10 @@ class CurveFactor:
 
     def scale(self, seconds: FloatArray, first: int) -> FloatArray:
         """Seconds at consecutive positions from `first` on, times the factor: as by :meth:`at`, but much quicker."""
-        from adaptive_spec.step_loops import scaled_along
-
         end = first + len(seconds)
         if end > len(self._below):
             self._locate(max(2 * len(self._below), end, 1024))
-        return scaled_along(seconds, self._values, self._slopes, self._below, self._beyond, first)
+        return loops.scaled_along(loops.real(seconds), self._values, self._slopes, self._below, self._beyond, first)
 
     def _locate(self, end: int) -> None:
         """Work out where the positions below `end` lie among the nodes."""
@@ -135,8 +134,6 @@ class CurveFactor:
 
     def learn(self, positions: int, log_ratio: float) -> None:
         """Take in one observation: the log of observed over believed seconds at `positions`."""
-        from adaptive_spec.step_loops import learn_curve
-
         node = bisect_right(self._node_list, positions) - 1
         factor = float(self._values[node])
         share = 0.0  # of the node above, in the derivative of the log of the interpolated factor
@@ -153,7 +150,8 @@ class CurveFactor:
             self._covariance += min(doubt / float(self._prior[0, 0]), 1.0) * self._prior
             variance = self._variance(node, share)
         total = variance + self.surprises.noise**2
-        learn_curve(self._log, self._covariance, self.nodes, self._values, self._slopes, node, share, error, total)
+        belief = self._log, self._covariance, self.nodes, self._values, self._slopes
+        loops.learn_curve(*belief, node, share, error, total)
         self.observed += 1
         if self.observed % _FORGET_EVERY == 0:
             self._fade()

@@ -263,6 +263,42 @@ def test_same_seed_same_decisions(policy: str) -> None:
         assert (depths(3) != depths(4)).any()
 
 
+@pytest.mark.parametrize("policy", ["roofline-budget", "acceptance-bandit"])
+@pytest.mark.parametrize("kind", ["narrow", "strided", "read-only"])
+def test_it_does_not_matter_how_an_engine_keeps_its_numbers(policy: str, kind: str) -> None:
+    """Whole numbers of 32 bits, real ones in single precision, every other of a longer array, or not to be written."""
+
+    def kept(array: np.ndarray) -> np.ndarray:
+        if kind == "narrow":
+            return array.astype(np.int32 if array.dtype.kind == "i" else np.float32)
+        if kind == "strided":
+            return np.repeat(array, 2, axis=0)[::2]
+        array = array.copy()
+        array.flags.writeable = False
+        return array
+
+    usual, other = make(policy), make(policy)
+    ids = list(range(6))
+    rng = np.random.default_rng(5)
+    for id in ids:
+        usual.add(id, weight=1.0 + id)
+        other.add(id, weight=1.0 + id)
+    for _ in range(40):
+        limit, age = rng.integers(0, K + 1, len(ids)), np.floor(rng.uniform(0, 20, (len(ids), 1)))
+        weight, context = 1.0 + rng.integers(0, 3, len(ids)), rng.integers(1, 500, len(ids))
+        mine = usual.plan(StepView(usual.rows(ids), limit, context, age, weight))
+        parts = kept(other.rows(ids)), kept(limit), kept(context), kept(age), kept(weight)
+        theirs = other.plan(StepView(*parts))
+        assert mine.depth.tolist() == theirs.depth.tolist()
+        accepted = np.minimum(rng.integers(0, K + 1, len(ids)), mine.depth)
+        usual.observe(Outcome(mine.step, ids, limit, mine.depth, accepted))
+        other.observe(Outcome(theirs.step, ids, kept(limit), kept(mine.depth), kept(accepted)))
+        for controller in (usual, other):
+            controller.observe_time(StepTime(mine.step, 6 + int(mine.depth.sum()), 6, 600, K, step_seconds=0.05))
+    assert not other.fallback.faults
+    assert np.array_equal(usual.acceptance.population.beta, other.acceptance.population.beta)
+
+
 def test_saved_state_round_trips_and_decides_alike(tmp_path: Path) -> None:
     world = World(6, CURVE, np.full(K, 0.7), spread=1.0)
     taught = make(clock=world.clock)

@@ -93,8 +93,11 @@ def test_counts_out_of_range_are_refused_and_count_nothing() -> None:
     ok = np.array([1, 3])
     with pytest.raises(ValueError, match="depth 4 is over max_depth 3"):
         counts.count_decision(Decision(1, np.arange(2), np.array([1, 4]), 4))
-    with pytest.raises(ValueError, match=r"verified 5 .* max_depth 3"):
-        counts.count_outcome(ok, np.array([1, 5]), np.array([0, 0]))
+    with pytest.raises(ValueError, match="depth -1 is negative"):
+        counts.count_decision(Decision(1, np.arange(2), np.array([1, -1]), 4))
+    for verified, accepted in (([1, 5], [0, 0]), ([1, 2], [0, 3]), ([1, 2], [-1, 0])):
+        with pytest.raises(ValueError, match=f"up to {max(verified)} drafts verified .* max_depth 3"):
+            counts.count_outcome(ok, np.array(verified), np.array(accepted))
     assert counts.depth.sum() == counts.outcomes.sum() == counts.drafted == 0
     assert not counts.steps
     counts.count_outcome(ok, ok, ok)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_spec import step_loops
+from adaptive_spec import loops
 from adaptive_spec.compiled import compiled
 
 DEPTHS, CELLS, ROWS = 5, 6, 12
@@ -37,7 +37,7 @@ def arguments(seed: int, sequences: int, effect: bool) -> list[Any]:
 def test_learning_compiled_is_learning_in_python(seed: int, sequences: int, effect: bool) -> None:
     given_, plain = arguments(seed, sequences, effect), arguments(seed, sequences, effect)
     np.testing.assert_allclose(
-        step_loops.learn_step(*given_), cast(Any, step_loops.learn_step).py_func(*plain), rtol=1e-12, atol=1e-12
+        loops.learn_step(*given_), cast(Any, loops.learn_step).py_func(*plain), rtol=1e-12, atol=1e-12
     )
     for mine, theirs in zip(given_, plain, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
@@ -54,7 +54,7 @@ def test_what_lies_outside_the_tables_is_refused_and_nothing_learned(name: str, 
     given_[7 + ["row", "cell", "verified", "accepted"].index(name)][2] = value
     before = [np.copy(item) for item in given_]
     with pytest.raises(ValueError, match=r"outside the tables|breaks 0 <= accepted <= verified"):
-        step_loops.learn_step(*given_)
+        loops.learn_step(*given_)
     for mine, theirs in zip(given_, before, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -96,7 +96,7 @@ def test_the_best_prefix_is_the_one_that_is_written_out(
             seconds = verify[: len(tokens)] + draft
             values = tokens / seconds if np.isnan(price) else tokens - price * seconds
             depth = np.full(sequences, -1)
-            bought, value, worth_bought = step_loops.best_prefix(
+            bought, value, worth_bought = loops.best_prefix(
                 worth, offered, cap, sequences * weight, verify, draft, price, depth
             )
             scale = float(np.abs(values).max())
@@ -115,7 +115,7 @@ def test_of_equal_objectives_the_one_with_fewer_slots_is_taken() -> None:
     worth = np.array([[2.0, 2.0, 2.0, 2.0]])
     offered, depth = np.ones(4, dtype=np.int64), np.empty(4, dtype=np.int64)
     for seconds, fewest in (([1, 1.5, 2, 2.5, 3], 0), ([2, 1.5, 2, 2.5, 3], 1), ([2, 2, 1, 1.25, 1.5], 2)):
-        bought, value, _ = step_loops.best_prefix(worth, offered, 1, 4.0, np.array(seconds, float), 0.0, np.nan, depth)
+        bought, value, _ = loops.best_prefix(worth, offered, 1, 4.0, np.array(seconds, float), 0.0, np.nan, depth)
         assert value == 12.0 / seconds[-1]
         assert (bought, depth.sum()) == (fewest, fewest)
 
