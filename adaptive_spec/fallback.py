@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.policy import DepthPolicy, SurvivalEstimate
 from adaptive_spec.step import Decision, IntArray, Outcome, StepTime, StepView
@@ -141,12 +142,13 @@ class Fallback:
         drafts = decision.draft_depth
         if not isinstance(drafts, (int, np.integer)):
             raise PolicyFault(f"asks for {drafts!r} drafts, not a whole number", "draft depth")
-        if drafts > max_depth or not _within(depth, view.limit, int(drafts)):
+        chosen = depth.astype(np.int64)  # a copy: a policy may use its array again
+        if drafts > max_depth or not loops.within(chosen, loops.whole(view.limit), int(drafts)):
             raise _beyond(depth, view.limit, int(drafts), max_depth)
         for expected in (decision.expected_tokens, decision.expected_seconds):
             if not isinstance(expected, (float, int, np.floating, np.integer)):
                 raise PolicyFault(f"expects {expected!r} tokens or seconds, not a number", "expectation")
-        decision.depth = depth.astype(np.int64)  # a copy: a policy may use its array again
+        decision.depth = chosen
 
     def _count(self, policy: DepthPolicy, kind: str, message: str) -> str:
         name = type(policy).__name__
@@ -172,16 +174,6 @@ class Fallback:
             decided_by="fallback",
             reason=reason,
         )
-
-
-def _within(depth: IntArray, limit: IntArray, drafts: int) -> bool:
-    """Whether depths lie between 0 and their limits, and none over the drafts that are asked for."""
-    if len(depth) == 1:  # plain numbers are far quicker
-        return bool(0 <= depth.item() <= min(limit.item(), drafts))
-    # As unsigned numbers, negative depths are huge: one comparison finds both kinds of fault.
-    # (And counting non-zeros is several times faster than any() or max().)
-    over = np.count_nonzero(depth.astype(np.int64, copy=False).view(np.uint64) > limit.view(np.uint64))
-    return not over and not np.count_nonzero(depth > drafts)
 
 
 def _beyond(depth: IntArray, limit: IntArray, drafts: int, max_depth: int) -> PolicyFault:

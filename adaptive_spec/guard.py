@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.cost.base import StepCost
 from adaptive_spec.explore import Ledger
 from adaptive_spec.off_block import OffBlock
@@ -336,10 +337,9 @@ class Watchdog:
 
     def observe(self, verified: IntArray, accepted: IntArray) -> bool:
         """Take in one step's outcome; whether the state changed."""
-        n = int(np.count_nonzero(verified))
+        n, successes = loops.first_drafts(loops.whole(verified), loops.whole(accepted))
         if not n:
             return False
-        successes = int(np.count_nonzero(accepted))
         weight = 1.0 / (1.0 + (n - 1) * self.correlation)
         low, high = 0.01, max((0.5 - 0.25 / math.sqrt(n)) * self.usual, 0.04)
         failure, success = math.log((1 - low) / (1 - high)), math.log(low / high)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.step import FloatArray, IntArray
 
 NODE = math.sqrt(3.0)  # three Gauss-Hermite nodes: NODE, 0, -NODE standard deviations, weighing 1, 4 and 1 sixths
@@ -77,8 +78,8 @@ class SequenceEffect:
     def posterior(self, row: IntArray) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of the rows' u, each of shape (B,)."""
         # sigma^2 may have fallen since the row's last step; no posterior is wider than the prior.
-        precision = np.maximum(self.precision.take(row), 1.0 / self.sigma2)
-        return self.offset.take(row), 1.0 / np.sqrt(precision)
+        offset, sd = loops.posterior(loops.whole(row), self.offset, self.precision, self.sigma2)
+        return offset, sd
 
     def relax(self, row: IntArray) -> tuple[FloatArray, FloatArray]:
         """Posterior mean and precision of the rows' u after a step's forgetting, each of shape (B,)."""

@@ -17,24 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from adaptive_spec.loops.acceptance import learn_step, mean_survival, sort_into_cells
-    from adaptive_spec.loops.allocation import best_prefix
+    from adaptive_spec.loops.acceptance import learn_step, mean_survival, posterior, sort_into_cells
+    from adaptive_spec.loops.allocation import best_prefix, within
     from adaptive_spec.loops.cost import learn_curve, scaled_along
-    from adaptive_spec.loops.outcome import add_depths, add_outcomes, in_order, worth_of
+    from adaptive_spec.loops.outcome import add_depths, add_outcomes, first_drafts, in_order, worth_of
 
 __all__ = [
     "add_depths",
     "add_outcomes",
     "best_prefix",
+    "first_drafts",
     "in_order",
     "learn_curve",
     "learn_step",
     "load",
     "mean_survival",
+    "posterior",
     "real",
     "scaled_along",
     "sort_into_cells",
     "whole",
+    "within",
     "worth_of",
 ]
 

@@ -30,6 +30,18 @@ def sort_into_cells(evidence: FloatArray, column: IntArray, threshold: FloatArra
     return cell
 
 
+@compiled(f"float64[:,::1]({WHOLE}, float64[::1], float64[::1], float64)", error_model="numpy")
+def posterior(row: IntArray, offset: FloatArray, precision: FloatArray, sigma2: float) -> FloatArray:
+    """Mean and standard deviation of these rows' u, shape (2, B); offset and precision are of all rows."""
+    found = np.empty((2, len(row)))
+    for i in range(len(row)):
+        if not 0 <= row[i] < len(offset):
+            raise ValueError("a row is outside the tables")
+        found[0, i] = offset[row[i]]
+        found[1, i] = 1.0 / math.sqrt(max(precision[row[i]], 1.0 / sigma2))
+    return found
+
+
 @compiled("float64[:,::1](float64[:,::1], int64[::1], float64[::1], float64[::1])", error_model="numpy")
 def mean_survival(odds_against: FloatArray, cell: IntArray, offset: FloatArray, sd: FloatArray) -> FloatArray:
     """Survival at each position, shape (K, B), averaged over three nodes of each sequence's u: see ``Survival``."""

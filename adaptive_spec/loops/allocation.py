@@ -1,15 +1,24 @@
-"""The allocation's loop: how much of a step's budget is spent."""
+"""The loops that split a step's budget, and check how it was split."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from adaptive_spec.compiled import REAL, compiled
+from adaptive_spec.compiled import REAL, WHOLE, compiled
 from adaptive_spec.step import FloatArray, IntArray
 
 OCTAVES = 32  # halvings of the largest worth that are told apart; the last bucket takes what is less
 FINE, COARSE = 47, 50  # low bits of a worth that its bucket leaves out: 32 buckets to a halving, or 4
 FEW_SLOTS = 256  # up to which coarse buckets are quicker
+
+
+@compiled(f"boolean({WHOLE}, {WHOLE}, int64)")
+def within(depth: IntArray, limit: IntArray, drafts: int) -> bool:
+    """Whether depths lie between 0 and their limits, both of shape (B,), and none over the drafts asked for."""
+    right = len(depth) == len(limit)
+    for i in range(len(depth) if right else 0):
+        right &= 0 <= depth[i] <= min(limit[i], drafts)
+    return right
 
 
 @compiled(inline="always")

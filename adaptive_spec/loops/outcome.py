@@ -15,6 +15,16 @@ def in_order(accepted: IntArray, verified: IntArray, drafted: IntArray, depth: I
     return right
 
 
+@compiled(f"UniTuple(int64, 2)({WHOLE}, {WHOLE})")
+def first_drafts(verified: IntArray, accepted: IntArray) -> tuple[int, int]:
+    """How many first drafts were judged, and how many of them kept; both of shape (B,)."""
+    judged = kept = 0
+    for i in range(min(len(verified), len(accepted))):
+        judged += verified[i] > 0
+        kept += accepted[i] > 0
+    return judged, kept
+
+
 @compiled(f"float64({REAL}, {WHOLE})")
 def worth_of(weight: FloatArray, accepted: IntArray) -> float:
     """Worth of the tokens of sequences that accepted so many drafts each; both of shape (B,)."""
