@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -188,10 +187,10 @@ class DepthControl:
                 depth = np.where(roster.adapted, depth, offered)
             else:
                 self.planner.in_effect()
-            over = (depth < offered).tolist()
+            over = np.flatnonzero(depth < offered)
             # A new list: with asynchronous scheduling all requests share one list of placeholders.
-            for request, most in compress(zip(requests, depth.tolist(), strict=True), over):
-                request.spec_token_ids = request.spec_token_ids[:most]
+            for i, most in zip(over.tolist(), depth[over].tolist(), strict=True):
+                requests[i].spec_token_ids = requests[i].spec_token_ids[:most]
         left = depth if self.steers else offered
         self._left = DraftsLeft(roster, produced, left, int(np.add.reduce(left)), int(np.add.reduce(produced)))
 
@@ -266,8 +265,8 @@ class DepthControl:
             return
         self.clock.complete(passed)
         counted = self._results.count(passed, output, results, live)
-        self.verified += int(np.add.reduce(counted.verified))
-        self.accepted += int(np.add.reduce(counted.accepted))
+        self.verified += counted.all_verified
+        self.accepted += counted.all_accepted
         passed.tokens = counted.worth
         passed.answered = True
         decided = passed.decided

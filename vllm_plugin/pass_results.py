@@ -22,6 +22,8 @@ class Counted:
     ----------
     verified, accepted, emitted : int array, shape (N,)
         Drafts judged and kept, and tokens gained, of each request of the pass, in its order.
+    all_verified, all_accepted : int
+        Sums of the first two.
     worth : float
         Worth of all tokens gained.
     """
@@ -29,6 +31,8 @@ class Counted:
     verified: IntArray
     accepted: IntArray
     emitted: IntArray
+    all_verified: int
+    all_accepted: int
     worth: float
 
 
@@ -41,7 +45,10 @@ class PassResults:
     """
 
     def __init__(self, requests: SequenceRequests) -> None:
+        from adaptive_spec.vllm_plugin.result_loops import take_results  # numba is loaded with the first scheduler
+
         self._requests = requests
+        self._take = take_results
         self._maybe_stale: set[str] = set()  # were preempted with results under way
         self._sessions: set[str] = set()  # go on after a stop, whose results under way vLLM drops
 
@@ -74,13 +81,17 @@ class PassResults:
             invalid = output.num_invalid_spec_tokens  # drafts that a grammar cut after they were scheduled
             for i, request_id in enumerate(roster.ids):
                 judged[i] -= invalid.get(request_id, 0)
-        verified, accepted = judged, emitted - 1
-        if np.count_nonzero(emitted) < len(emitted):  # prompts that go on, and requests that are gone
-            verified = judged * (emitted > 0)
-            np.maximum(accepted, 0, out=accepted)
-        self._bring_up_to_date(roster, emitted, verified, accepted, alive)
-        worth = float(emitted @ roster.weight) if requests.weighted else float(np.add.reduce(emitted))
-        return Counted(verified, accepted, emitted, worth)
+        verified, accepted, all_verified, all_accepted, worth = self._take(
+            roster.row,
+            roster.stamp,
+            roster.weight,
+            judged,
+            emitted,
+            requests.stamp,
+            requests.produced,
+            requests.last_accepted,
+        )
+        return Counted(verified, accepted, emitted, all_verified, all_accepted, worth)
 
     @staticmethod
     def _emitted(roster: Roster, results: Any) -> IntArray:
@@ -93,19 +104,6 @@ class PassResults:
             return lengths
         index = results.req_id_to_index
         return lengths[np.fromiter((index[id] for id in roster.ids), np.int64, len(roster))]
-
-    def _bring_up_to_date(
-        self, roster: Roster, emitted: IntArray, verified: IntArray, accepted: IntArray, alive: BoolArray | None
-    ) -> None:
-        requests, row = self._requests, roster.row
-        if alive is not None:  # a row may have another owner by now
-            row, emitted, verified, accepted = row[alive], emitted[alive], verified[alive], accepted[alive]
-        requests.confirm(row, emitted)
-        if np.count_nonzero(verified) == len(verified):
-            requests.last_accepted[row] = accepted
-        else:
-            seen = verified > 0
-            requests.last_accepted[row[seen]] = accepted[seen]
 
     def _without_dropped(self, roster: Roster, emitted: IntArray, live: dict[str, Any]) -> IntArray:
         """Leave out what vLLM drops: results that were under way when it began to sample the same places again.

@@ -38,8 +38,8 @@ class SequenceRequests:
         Whether the plugin gives it its depth; the others keep vLLM's own.
     stamp : int array, shape (capacity,)
         Differs for every request that a row has held, so that a late output isn't taken for its successor's.
-    unadapted, capped, weighted : int
-        Live requests that keep vLLM's own depth; whose owners allow less than K; whose tokens are not worth 1.
+    unadapted, capped : int
+        Live requests that keep vLLM's own depth; whose owners allow less than K.
     version : int
         Counts the requests that began, anew or for the first time, or ended.
     """
@@ -49,7 +49,7 @@ class SequenceRequests:
         self.max_depth = max_depth
         self.row_of: dict[str, int] = {}
         self._stamps = 0
-        self.unadapted = self.capped = self.weighted = 0
+        self.unadapted = self.capped = 0
         self.version = 0
         self.prompt: IntArray = np.zeros(0, dtype=np.int64)
         self.most: IntArray = np.zeros(0, dtype=np.int64)
@@ -83,7 +83,6 @@ class SequenceRequests:
         self.adapted[row] = adapted
         self.unadapted += not adapted
         self.capped += cap < self.max_depth
-        self.weighted += weight != 1.0
         self.last_accepted[row] = NEVER
         self.restart(request)
 
@@ -104,7 +103,6 @@ class SequenceRequests:
             return False
         self.unadapted -= not self.adapted[row]
         self.capped -= bool(self.cap[row] < self.max_depth)
-        self.weighted -= bool(self.weight[row] != 1.0)
         self.stamp[row] = 0
         self.decoding[row] = False
         self.version += 1
@@ -142,10 +140,6 @@ class SequenceRequests:
             return None
         alive: BoolArray = self.stamp[roster.row] == roster.stamp
         return None if alive.all() else alive
-
-    def confirm(self, row: IntArray, emitted: IntArray) -> None:
-        """Count the tokens that a step confirmed for these rows, no row twice."""
-        self.produced[row] += emitted
 
     def evidence(self, row: IntArray, produced: IntArray, columns: tuple[str, ...]) -> FloatArray:
         """What is known of these requests' next drafts, shape (B, F), column by column."""
