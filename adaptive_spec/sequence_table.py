@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_spec import loops
 from adaptive_spec.step import BoolArray, FloatArray, IntArray, SequenceId, StepView
 
 UNLIMITED = np.iinfo(np.int64).max
@@ -105,15 +106,11 @@ class SequenceTable:
                 f"the view has {batch[0]} rows, but limit has shape {view.limit.shape}, context "
                 f"{view.context.shape} and evidence {view.evidence.shape}; all begin with the number of rows"
             )
-        limit = np.minimum(view.limit, max_depth, dtype=np.int64)
-        weight = view.weight
-        if self.personal:
-            np.minimum(limit, self.cap[view.row], out=limit)
-            weight = self.weight[view.row] if weight is None else weight
-        elif weight is None:
-            weight = _ones(batch[0])
-        np.maximum(limit, 0, out=limit)
+        limit = loops.limits(loops.whole(view.limit), loops.whole(view.row), self.cap, max_depth)
         limit.flags.writeable = False
+        weight = view.weight
+        if weight is None:
+            weight = self.weight[view.row] if self.personal else _ones(batch[0])
         return StepView(
             _read_only(view.row),
             limit,

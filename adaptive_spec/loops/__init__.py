@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from adaptive_spec.loops.acceptance import learn_step, mean_survival, posterior, sort_into_cells
-    from adaptive_spec.loops.allocation import best_prefix, within
+    from adaptive_spec.loops.allocation import best_prefix, limits, within
     from adaptive_spec.loops.cost import learn_curve, scaled_along
     from adaptive_spec.loops.outcome import add_depths, add_outcomes, first_drafts, in_order, worth_of
 
@@ -30,6 +30,7 @@ __all__ = [
     "in_order",
     "learn_curve",
     "learn_step",
+    "limits",
     "load",
     "mean_survival",
     "posterior",

@@ -12,6 +12,19 @@ FINE, COARSE = 47, 50  # low bits of a worth that its bucket leaves out: 32 buck
 FEW_SLOTS = 256  # up to which coarse buckets are quicker
 
 
+@compiled(f"int64[::1]({WHOLE}, {WHOLE}, int64[::1], int64)")
+def limits(limit: IntArray, row: IntArray, cap: IntArray, max_depth: int) -> IntArray:
+    """Limits of shape (B,) within 0 and what is allowed at most: in all, and by the caps of these rows."""
+    if len(limit) != len(row):
+        raise ValueError("each row must have one limit")
+    kept = np.empty(len(limit), dtype=np.int64)
+    for i in range(len(limit)):
+        if not 0 <= row[i] < len(cap):
+            raise ValueError("a row is outside the table")
+        kept[i] = max(min(limit[i], max_depth, cap[row[i]]), 0)
+    return kept
+
+
 @compiled(f"boolean({WHOLE}, {WHOLE}, int64)")
 def within(depth: IntArray, limit: IntArray, drafts: int) -> bool:
     """Whether depths lie between 0 and their limits, both of shape (B,), and none over the drafts asked for."""
