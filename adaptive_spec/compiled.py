@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
-
 WHOLE, REAL = (f"Array({dtype}, 1, 'C', readonly=True)" for dtype in ("int64", "float64"))  # arrays only read from
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -21,6 +19,8 @@ def compiled(*signature: str, **options: Any) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
+        import numba  # takes long to load, and must not be in every process
+
         njit = cast(Any, numba.njit)
         try:
             made = njit(*signature, cache=True, **options)(function)

@@ -84,17 +84,11 @@ class MarginalSurvival(Survival):
     That who survives to position k is a sequence of high u is forgotten, so deep drafts are under-estimated.
     """
 
-    def mean(self) -> FloatArray:
-        """Product over positions of the mean over u."""
-        if self._mean is None:
-            self._mean = self._integrate(self._population.odds_against.take(self._cell, axis=1))
-        return self._mean
-
     def _integrate(self, odds_against: FloatArray) -> FloatArray:
-        marginal = np.empty_like(odds_against)  # [K, B]
-        for k, row in enumerate(odds_against):
-            marginal[k] = super()._integrate(row[None].copy())[:, 0]
-        product: FloatArray = np.multiply.accumulate(marginal, axis=0)
+        """Product over positions of the mean over u."""
+        integrate = super()._integrate
+        marginal = np.concatenate([integrate(row[None].copy()) for row in odds_against], axis=1)  # [B, K]
+        product: FloatArray = np.multiply.accumulate(marginal.T, axis=0)
         return np.maximum(product, SURVIVAL_FLOOR).T
 
 

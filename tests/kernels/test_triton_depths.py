@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -188,46 +190,39 @@ def test_survival_has_a_floor(device):
 
 @pytest.mark.parametrize("effect", [True, False])
 @pytest.mark.parametrize("batch", [2, 100])
-def test_the_sums_are_what_the_model_learns_from(device, monkeypatch, effect, batch):
-    """The model's own calls are recorded: what it hands to its parts is what the kernel must have summed."""
+def test_what_is_learned_from_the_sums_is_what_the_model_learns(device, effect, batch):
     from adaptive_spec.kernels import accept_stats
 
     model, rows, cell, verified, accepted = taught(effect, batch, batch)
-    population, parts = model.population, model.effect
-    odds = torch.from_numpy(population.odds_against.copy()).float()
+    odds = torch.from_numpy(model.population.odds_against.copy()).float()
     arguments = [torch.from_numpy(x).int() for x in (cell, verified, accepted)]
-    relaxed, sigma2 = [], 1.0
-    seen = {}
-    if parts is not None:
-        mean, precision = parts.relax(rows)
-        relaxed, sigma2 = [torch.from_numpy(x.copy()).float() for x in (mean, precision)], parts.sigma2
-        settle = parts.settle
-
-        def record_settle(row, relaxed, offset, gradient, information):
-            seen["sequence"] = (offset.copy(), gradient.copy(), information.copy())
-            return settle(row, relaxed, offset, gradient, information)
-
-        monkeypatch.setattr(parts, "settle", record_settle)
-    monkeypatch.setattr(population, "observe", lambda *sums: seen.update(population=[x.copy() for x in sums]))
+    mean, precision, relaxed, sigma2 = None, None, [], 1.0
+    if model.effect is not None:
+        mean, precision = model.effect.relax(rows)
+        relaxed, sigma2 = [torch.from_numpy(x.copy()).float() for x in (mean, precision)], model.effect.sigma2
+    before = copy.deepcopy(model)
     model.observe(rows, cell, verified, accepted)
-    slot, gradient, information = seen["population"]
-    size, shape = population.beta.size, population.shape
     kernel = accept_stats.accept_stats(
         odds.to(device), *(x.to(device) for x in arguments), *(x.to(device) for x in relaxed), sigma2=sigma2
     )
+    judged = np.zeros(odds.shape, dtype=np.int64)
+    for e, v, a in zip(cell, verified, accepted, strict=True):
+        judged[: min(a + 1, v), e] += 1
     for sums in (kernel, ops.accept_stats(odds, *arguments, *relaxed, sigma2=sigma2)):
         got = type(sums)(*(x.cpu() for x in sums))
-        assert np.array_equal(got.judged.numpy(), np.bincount(slot, minlength=size).reshape(shape))
-        for name, values in (("gradient", gradient), ("information", information)):
-            want = np.bincount(slot, values, size).reshape(shape)
-            np.testing.assert_allclose(getattr(got, name).numpy(), want, rtol=1e-4, atol=2e-6)
-        if parts is not None:
-            offset, averaged, information_of_step = seen["sequence"]
-            np.testing.assert_allclose(got.sequence_gradient[:, 1], averaged, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(got.sequence_information[:, 1], information_of_step, rtol=1e-4, atol=1e-6)
-            laplace = got.sequence_information[:, 0] + relaxed[1]
-            moved = got.sequence_gradient[:, 0] / laplace + relaxed[0]
-            np.testing.assert_allclose(moved, offset, rtol=1e-4, atol=1e-5)
+        assert np.array_equal(got.judged.numpy(), judged)
+        other = copy.deepcopy(before)
+        tables = (x.double().numpy()[None] for x in (got.gradient, got.information))
+        other.population.observe_sums(1, judged[None], *tables)
+        for name in ("beta", "curvature", "seen"):
+            want = getattr(model.population, name)
+            np.testing.assert_allclose(getattr(other.population, name), want, rtol=1e-4, atol=2e-6)
+        if model.effect is not None:
+            gradient, information = (x.double().numpy() for x in (got.sequence_gradient, got.sequence_information))
+            moved = gradient[:, 0] / (information[:, 0] + precision) + mean
+            other.effect.settle(rows, (mean, precision), moved, gradient[:, 1], information[:, 1])
+            np.testing.assert_allclose(other.effect.offset, model.effect.offset, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(other.effect.precision, model.effect.precision, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
