@@ -11,6 +11,9 @@ from adaptive_spec.step import FloatArray, IntArray
 
 NODE = math.sqrt(3.0)  # three Gauss-Hermite nodes: NODE, 0, -NODE standard deviations, weighing 1, 4 and 1 sixths
 OFFSET_LIMIT = 4.0
+# Of a draft's information, what is left for the population. Where u has learned a sequence's level, it takes up an error
+# of the population's too: of an error that all levels share the residuals still show 1 / (precision sigma^2).
+# Differences between levels show in full, hence not less than this.
 SHARE_LEAST = 0.25
 VARIANCE_LEAST = 1e-4
 ESTIMATE_MOST = 1.5  # a sigma^2 of 3.65
@@ -101,7 +104,7 @@ class SequenceEffect:
         offset: FloatArray,
         gradient: FloatArray,
         information: FloatArray,
-    ) -> FloatArray:
+    ) -> None:
         """Correct a Laplace step with the residuals averaged over the posterior that it led to, and keep it.
 
         One more Newton step, of the variational bound: a normal that is matched where its mass lies is three
@@ -116,14 +119,6 @@ class SequenceEffect:
             Where the Laplace step led.
         gradient, information : float array, shape (B,)
             Sums over the step's judged drafts of residual and curvature, both averaged over the posterior.
-
-        Returns
-        -------
-        float array, shape (B,)
-            The share of the drafts' information that is left for the population. Where u has learned a
-            sequence's level, it takes up an error of the population's too: of an error that all levels share
-            the residuals still show 1 / (precision sigma^2). Differences between levels show in full, hence
-            not less than a quarter.
         """
         mean, precision = relaxed
         posterior = precision + information
@@ -136,8 +131,6 @@ class SequenceEffect:
         np.maximum(corrected, -OFFSET_LIMIT, out=corrected)
         self.offset[row] = corrected
         self.precision[row] = posterior
-        posterior *= self.sigma2
-        return SHARE_LEAST + (1.0 - SHARE_LEAST) / posterior
 
     def learn_variance(self, row: IntArray, residual: FloatArray, information: FloatArray) -> None:
         """Learn sigma^2 from a step's residuals if u is left out (shape (B,)), and their information."""
