@@ -11,8 +11,8 @@ from adaptive_spec.step import FloatArray, IntArray
 
 NODE = math.sqrt(3.0)  # three Gauss-Hermite nodes: NODE, 0, -NODE standard deviations, weighing 1, 4 and 1 sixths
 OFFSET_LIMIT = 4.0
-# Of a draft's information, what is left for the population. Where u has learned a sequence's level, it takes up an error
-# of the population's too: of an error that all levels share the residuals still show 1 / (precision sigma^2).
+# Of a draft's information, what is left for the population. Where u has learned a sequence's level, it takes up an
+# error of the population's too: of an error that all levels share the residuals still show 1 / (precision sigma^2).
 # Differences between levels show in full, hence not less than this.
 SHARE_LEAST = 0.25
 VARIANCE_LEAST = 1e-4
