@@ -18,7 +18,7 @@ from adaptive_spec.vllm_plugin.pass_reader import PassReader
 from adaptive_spec.vllm_plugin.pass_report import report_of
 from adaptive_spec.vllm_plugin.pass_results import PassResults
 from adaptive_spec.vllm_plugin.roster import Roster
-from adaptive_spec.vllm_plugin.scheduled_pass import DecidedDepths, DraftsLeft, ScheduledPass
+from adaptive_spec.vllm_plugin.scheduled_pass import NO_COUNTS, DecidedDepths, DraftsLeft, ScheduledPass
 from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 from adaptive_spec.vllm_plugin.share import is_in_share
 from adaptive_spec.vllm_plugin.step_clock import StepClock
@@ -171,16 +171,13 @@ class DepthControl:
             self.planner.forget()
             return
         offered = self._on_table(roster, requests)
-        produced = tables.produced[roster.row]
+        # Placeholders of the steps whose results are still to come count, accepted or not: so no draft is ever
+        # verified for nothing because the request had reached its last token.
+        under_way = self._placeholders(roster, requests) if self.asynchronous else NO_COUNTS
+        produced, limit, written = tables.room(roster, offered, under_way)
         if self.mode == "off":
             depth = np.zeros(len(roster), dtype=np.int64)
         else:
-            limit = roster.before_last - produced
-            if self.asynchronous:
-                # Placeholders of the steps whose results are still to come, accepted or not: so no draft is
-                # ever verified for nothing because the request had reached its last token.
-                limit -= self._placeholders(roster, requests)
-            np.minimum(limit, offered, out=limit)
             depth = self.planner.begin(roster, produced, offered, limit, prefill)
         if self.steers:
             if tables.unadapted and self.mode != "off":
@@ -192,7 +189,7 @@ class DepthControl:
             for i, most in zip(over.tolist(), depth[over].tolist(), strict=True):
                 requests[i].spec_token_ids = requests[i].spec_token_ids[:most]
         left = depth if self.steers else offered
-        self._left = DraftsLeft(roster, produced, left, int(np.add.reduce(left)), int(np.add.reduce(produced)))
+        self._left = DraftsLeft(roster, produced, left, int(np.add.reduce(left)), written)
 
     def _on_table(self, roster: Roster, requests: list[Any]) -> IntArray:
         """Drafts on the table of each request, shape (B,)."""

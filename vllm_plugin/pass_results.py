@@ -45,7 +45,7 @@ class PassResults:
     """
 
     def __init__(self, requests: SequenceRequests) -> None:
-        from adaptive_spec.vllm_plugin.result_loops import take_results  # numba is loaded with the first scheduler
+        from adaptive_spec.vllm_plugin.request_loops import take_results  # numba is loaded with the first scheduler
 
         self._requests = requests
         self._take = take_results

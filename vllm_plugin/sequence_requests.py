@@ -45,6 +45,10 @@ class SequenceRequests:
     """
 
     def __init__(self, max_model_len: int, max_depth: int) -> None:
+        from adaptive_spec.vllm_plugin import request_loops  # numba is loaded with the first scheduler
+
+        self._loops = request_loops
+        self._is_age: dict[tuple[str, ...], BoolArray] = {}
         self.max_model_len = max_model_len
         self.max_depth = max_depth
         self.row_of: dict[str, int] = {}
@@ -143,10 +147,18 @@ class SequenceRequests:
 
     def evidence(self, row: IntArray, produced: IntArray, columns: tuple[str, ...]) -> FloatArray:
         """What is known of these requests' next drafts, shape (B, F), column by column."""
-        evidence = np.empty((len(columns), len(row)))
-        for column, name in zip(evidence, columns, strict=True):
-            column[:] = produced if name == "age" else self.last_accepted[row]
-        return evidence.T
+        is_age = self._is_age.get(columns)
+        if is_age is None:
+            is_age = self._is_age[columns] = np.array([name == "age" for name in columns], dtype=bool)
+        evidence: FloatArray = self._loops.evidence_of(row, produced, self.last_accepted, is_age).T
+        return evidence
+
+    def room(self, roster: Roster, offered: IntArray, under_way: IntArray) -> tuple[IntArray, IntArray, int]:
+        """See :func:`~adaptive_spec.vllm_plugin.request_loops.room_left`."""
+        room: tuple[IntArray, IntArray, int] = self._loops.room_left(
+            roster.row, roster.before_last, offered, under_way, self.produced
+        )
+        return room
 
     def _gather(self, ids: list[str], row: IntArray | None = None) -> Roster:
         if row is None:

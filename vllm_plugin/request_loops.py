@@ -1,0 +1,112 @@
+"""The loops over the requests of a step, compiled by numba; importing this module loads them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adaptive_spec.compiled import REAL, WHOLE, compiled
+from adaptive_spec.step import BoolArray, FloatArray, IntArray
+
+
+@compiled(f"Tuple((int64[::1], int64[::1], int64))({WHOLE}, {WHOLE}, {WHOLE}, {WHOLE}, {WHOLE})")
+def room_left(
+    row: IntArray, before_last: IntArray, offered: IntArray, under_way: IntArray, produced: IntArray
+) -> tuple[IntArray, IntArray, int]:
+    """How many of the drafts on the table each request may have verified.
+
+    Parameters
+    ----------
+    row, before_last : int array, shape (B,)
+        Of the requests' roster.
+    offered : int array, shape (B,)
+        Drafts on the table.
+    under_way : int array, shape (B,) or (0,)
+        Tokens that the passes under way may bring for each, which are counted as if they came; none if empty.
+    produced : int array, shape (capacity,)
+        Confirmed output tokens, by row.
+
+    Returns
+    -------
+    tuple
+        Confirmed output tokens and the limit of each, shape (B,), and the sum of the former. A limit may be negative.
+    """
+    count = len(row)
+    if not count == len(before_last) == len(offered) or len(under_way) not in (0, count):
+        raise ValueError("a roster's requests must have one number each")
+    mine, limit = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    written = 0
+    for i in range(count):
+        if not 0 <= row[i] < len(produced):
+            raise ValueError("a row is outside the tables")
+        mine[i] = produced[row[i]]
+        written += mine[i]
+        left = before_last[i] - mine[i]
+        if len(under_way):
+            left -= under_way[i]
+        limit[i] = min(left, offered[i])
+    return mine, limit, written
+
+
+@compiled(f"float64[:,::1]({WHOLE}, {WHOLE}, int64[::1], Array(boolean, 1, 'C', readonly=True))")
+def evidence_of(row: IntArray, produced: IntArray, last_accepted: IntArray, is_age: BoolArray) -> FloatArray:
+    """The columns of evidence of requests, shape (F, B): their age, or drafts last accepted of the tables' rows."""
+    if len(row) != len(produced):
+        raise ValueError("a roster's requests must have one number each")
+    evidence = np.empty((len(is_age), len(row)))
+    for column in range(len(is_age)):
+        for i in range(len(row)):
+            if not 0 <= row[i] < len(last_accepted):
+                raise ValueError("a row is outside the tables")
+            evidence[column, i] = produced[i] if is_age[column] else last_accepted[row[i]]
+    return evidence
+
+
+@compiled(
+    f"Tuple((int64[::1], int64[::1], int64, int64, float64))({WHOLE}, {WHOLE}, {REAL}, {WHOLE}, {WHOLE}, int64[::1],"
+    " int64[::1], int64[::1])"
+)
+def take_results(
+    row: IntArray,
+    stamp: IntArray,
+    weight: FloatArray,
+    judged: IntArray,
+    emitted: IntArray,
+    stamps: IntArray,
+    produced: IntArray,
+    last_accepted: IntArray,
+) -> tuple[IntArray, IntArray, int, int, float]:
+    """Work out what a pass's requests kept, and bring the tables of those that are still there up to date.
+
+    Parameters
+    ----------
+    row, stamp, weight : array, shape (N,)
+        Of the pass's roster.
+    judged, emitted : int array, shape (N,)
+        Drafts judged of each request that yielded anything, and tokens that each yielded.
+    stamps, produced, last_accepted : int array, shape (capacity,)
+        The requests' tables; the last two are changed.
+
+    Returns
+    -------
+    tuple
+        Drafts verified and accepted of each, shape (N,), the sums of both, and the worth of all tokens.
+    """
+    count = len(row)
+    if not count == len(stamp) == len(weight) == len(judged) == len(emitted):
+        raise ValueError("the results of a pass must have one number for each of its requests")
+    verified, accepted = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    all_verified = all_accepted = 0
+    worth = 0.0
+    for i in range(count):
+        if not 0 <= row[i] < len(stamps):
+            raise ValueError("a row is outside the tables")
+        if emitted[i] <= 0 or stamps[row[i]] != stamp[i]:  # a prompt that goes on, or a row with another owner by now
+            continue
+        verified[i], accepted[i] = judged[i], emitted[i] - 1
+        all_verified += judged[i]
+        all_accepted += emitted[i] - 1
+        worth += weight[i] * emitted[i]
+        produced[row[i]] += emitted[i]
+        if judged[i] > 0:
+            last_accepted[row[i]] = accepted[i]
+    return verified, accepted, all_verified, all_accepted, worth
