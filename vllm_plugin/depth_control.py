@@ -260,6 +260,7 @@ class DepthControl:
         if passed is None:  # a hook had failed when it was scheduled, or since
             self._out_of_date = True
             return
+        passed.output = None
         self.clock.complete(passed)
         counted = self._results.count(passed, output, results, live)
         self.verified += counted.all_verified

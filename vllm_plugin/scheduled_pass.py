@@ -64,8 +64,9 @@ class ScheduledPass:
 
     Attributes
     ----------
-    output : SchedulerOutput
-        vLLM's record of the step, held so that it can be recognised when its results come.
+    output : SchedulerOutput or None
+        vLLM's record of the step, held so that it can be recognised when its results come, and let go then, so that
+        freeing it is no part of a later step.
     launched : float
         Moment at which the step began.
     decided : DecidedDepths, optional
@@ -84,7 +85,7 @@ class ScheduledPass:
         Depth that the drafter was asked for within this pass, for the next.
     """
 
-    output: object
+    output: object | None
     launched: float
     decided: DecidedDepths | None = None
     roster: Roster | None = None
