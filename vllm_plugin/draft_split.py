@@ -47,7 +47,9 @@ class DraftSplit:
         self._target: FloatArray = np.asarray(cost.verify(_KNOTS.astype(np.int64), 0.0, 1), dtype=float)
         self._keep = math.exp(-1.0 / memory_steps)
         self._factor = np.ones(len(_KNOTS) + 1)
-        self._covariance = np.eye(len(_KNOTS) + 1) * _PRIOR_VARIANCE
+        # A square root of the factors' covariance (Potter, 1963). The covariance itself would lose its positivity:
+        # forgetting lets what rounding took from it grow, a little at every step.
+        self._root = np.eye(len(_KNOTS) + 1) * math.sqrt(_PRIOR_VARIANCE)
         self._widest = _PRIOR_VARIANCE
         self._believed: dict[tuple[int, int], float] = {}
         self.observed = 0
@@ -103,23 +105,22 @@ class DraftSplit:
         if self.observed == 1:  # the machine as a whole may run on another scale than believed
             scale = seconds / max(float(features.sum()), 1e-12)
             self._factor *= scale
-            self._covariance *= scale * scale
+            self._root *= scale
             self._widest = _PRIOR_VARIANCE * scale * scale
         features = features / seconds
-        self._covariance /= self._keep if self.observed <= _EVERY_STEP else self._keep**_LATER_EVERY
+        self._root /= math.sqrt(self._keep if self.observed <= _EVERY_STEP else self._keep**_LATER_EVERY)
         # What is never visited must not grow without bound: back to the prior at most.
-        excess = np.diag(self._covariance) / self._widest
-        if excess.max() > 1.0:
-            shrink = 1.0 / np.sqrt(np.maximum(excess, 1.0))
-            self._covariance *= np.outer(shrink, shrink)
+        excess = np.square(self._root).sum(axis=1) / self._widest
+        self._root /= np.sqrt(np.maximum(excess, 1.0))[:, None]
         error = 1.0 - float(features @ self._factor)
-        spread = self._covariance @ features
-        variance = float(features @ spread)
+        seen = features @ self._root
+        spread = self._root @ seen
+        variance = float(seen @ seen)
         deviations = abs(error) / math.sqrt(variance + _NOISE * _NOISE)
         noise = _NOISE * _NOISE * max(1.0, deviations / _OUTLIER)
-        gain = spread / (variance + noise)
-        self._factor += gain * error
-        self._covariance -= np.outer(gain, spread)
+        total = variance + noise
+        self._factor += spread * (error / total)
+        self._root -= np.outer(spread, seen / (total + math.sqrt(noise * total)))
 
     def __repr__(self) -> str:
         return f"DraftSplit({self.observed} steps learned from, draft factor {self.draft_factor:.3g})"

@@ -325,3 +325,21 @@ def test_long_runs_stay_finite_and_sound():
     assert (deviation > 0).all()
     assert (deviation < 1.3).all()
     assert np.linalg.eigvalsh(online.state()["curve"]["covariance"]).min() > -1e-9
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.3, 3.0])
+@pytest.mark.parametrize("visited", [[8], [5, 9, 24, 700]])
+def test_it_goes_on_learning_for_as_long_as_a_server_runs(noise: float, visited: list[int]) -> None:
+    """Rounding errors must not grow with the steps, where nobody comes as where everybody does."""
+    cost = Online(Profile([1, 512], [0.01, 0.05], interpolation="linear"), largest_positions=1024)
+    random = np.random.default_rng(0)
+    everywhere = np.arange(1, 1200)
+    for step in range(60_000):
+        positions = int(random.choice(visited))
+        seconds = 0.02 * (1 + positions / 100) * random.lognormal(0.0, noise)
+        cost.observe(StepTime(step, positions, 1, 0, 0, verify_seconds=seconds))
+        if step % 5000 == 4999:
+            deviation = cost.deviation(everywhere)
+            assert np.isfinite(cost.factor(everywhere)).all()
+            assert (cost.factor(everywhere) > 0).all()
+            assert ((deviation > 0) & np.isfinite(deviation)).all()

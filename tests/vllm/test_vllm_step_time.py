@@ -162,6 +162,21 @@ def test_one_slow_step_moves_little() -> None:
     assert split.draft_factor == pytest.approx(before, rel=0.3)
 
 
+@pytest.mark.parametrize("noise", [0.05, 1.0, 3.0])
+@pytest.mark.parametrize("visited", [[8], [5, 9, 24]])
+def test_it_goes_on_learning_for_as_long_as_a_server_runs(noise: float, visited: list[int]) -> None:
+    """What is never visited is forgotten at every step, and rounding errors must not grow with it."""
+    belief = Profile([1, 4096], [0.010, 0.200], "linear", draft_cost=DraftCost(idle=(0.001,), each=(0.001,)))
+    split = DraftSplit(belief)
+    random = np.random.default_rng(0)
+    for _ in range(60_000):
+        depth = int(random.integers(0, 5))
+        seconds = (0.012 + 0.001 * depth) * random.lognormal(0.0, noise)
+        verify, drafted = split.split(seconds, int(random.choice(visited)), depth, 4)
+        assert 0.0 < verify <= seconds
+        assert 0.0 <= drafted < seconds
+
+
 def test_a_drafter_that_costs_nothing_has_no_share() -> None:
     split = DraftSplit(Profile([1, 64], [0.010, 0.012]))
     assert split.split(0.02, 8, 4, 2) == (0.02, 0.0)
