@@ -45,10 +45,7 @@ class PassResults:
     """
 
     def __init__(self, requests: SequenceRequests) -> None:
-        from adaptive_spec.vllm_plugin.request_loops import take_results  # numba is loaded with the first scheduler
-
         self._requests = requests
-        self._take = take_results
         self._maybe_stale: set[str] = set()  # were preempted with results under way
         self._sessions: set[str] = set()  # go on after a stop, whose results under way vLLM drops
 
@@ -81,16 +78,7 @@ class PassResults:
             invalid = output.num_invalid_spec_tokens  # drafts that a grammar cut after they were scheduled
             for i, request_id in enumerate(roster.ids):
                 judged[i] -= invalid.get(request_id, 0)
-        verified, accepted, all_verified, all_accepted, worth = self._take(
-            roster.row,
-            roster.stamp,
-            roster.weight,
-            judged,
-            emitted,
-            requests.stamp,
-            requests.produced,
-            requests.last_accepted,
-        )
+        verified, accepted, all_verified, all_accepted, worth = requests.take_results(roster, judged, emitted)
         return Counted(verified, accepted, emitted, all_verified, all_accepted, worth)
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,6 @@ class SequenceRequests:
         from adaptive_spec.vllm_plugin import request_loops  # numba is loaded with the first scheduler
 
         self._loops = request_loops
-        self._is_age: dict[tuple[str, ...], BoolArray] = {}
         self.max_model_len = max_model_len
         self.max_depth = max_depth
         self.row_of: dict[str, int] = {}
@@ -147,11 +147,17 @@ class SequenceRequests:
 
     def evidence(self, row: IntArray, produced: IntArray, columns: tuple[str, ...]) -> FloatArray:
         """What is known of these requests' next drafts, shape (B, F), column by column."""
-        is_age = self._is_age.get(columns)
-        if is_age is None:
-            is_age = self._is_age[columns] = np.array([name == "age" for name in columns], dtype=bool)
-        evidence: FloatArray = self._loops.evidence_of(row, produced, self.last_accepted, is_age).T
+        evidence: FloatArray = self._loops.evidence_of(row, produced, self.last_accepted, _ages(columns)).T
         return evidence
+
+    def take_results(
+        self, roster: Roster, judged: IntArray, emitted: IntArray
+    ) -> tuple[IntArray, IntArray, int, int, float]:
+        """See :func:`~adaptive_spec.vllm_plugin.request_loops.take_results`."""
+        taken: tuple[IntArray, IntArray, int, int, float] = self._loops.take_results(
+            roster.row, roster.weight, judged, emitted, self.produced, self.last_accepted
+        )
+        return taken
 
     def room(self, roster: Roster, offered: IntArray, under_way: IntArray) -> tuple[IntArray, IntArray, int]:
         """See :func:`~adaptive_spec.vllm_plugin.request_loops.room_left`."""
@@ -184,3 +190,9 @@ class SequenceRequests:
             new = np.zeros(capacity, dtype=old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
+
+
+@lru_cache(maxsize=8)
+def _ages(columns: tuple[str, ...]) -> BoolArray:
+    """Which columns of the evidence hold a request's age."""
+    return np.array([name == "age" for name in columns], dtype=bool)
