@@ -36,14 +36,18 @@ class MeasuredCells:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(described) + "\n")
             return
-        lines = file.read_text().splitlines()
+        text = file.read_text()
+        whole = text[: text.rfind("\n") + 1]  # a killed command may have left the last line torn off
+        lines = whole.splitlines()
         try:
             before = json.loads(lines[0]) if lines else None
-            rows = [json.loads(line) for line in lines[1:] if line.endswith("}")]  # the last may be torn off
+            rows = [json.loads(line) for line in lines[1:]]
         except json.JSONDecodeError as error:
             raise ValueError(f"{file}: is no file of measured cells: {error.msg}; name another") from None
         if before != described:
             raise ValueError(f"{file}: holds another measurement ({before}); name another file, or remove it")
+        if whole != text:
+            file.write_text(whole)  # or the next cell would go on in the torn line
         for row in rows:
             self.cells[row["setting"], row["concurrency"], row["round"]] = row
 

@@ -42,6 +42,13 @@ class EngineProcess:
     ------
     RuntimeError
         With the end of the log, when the engine doesn't start or a run fails.
+
+    Attributes
+    ----------
+    pid : int
+        Of the engine's process, which ends with this one, however that ends.
+    started : dict
+        What the engine said of itself.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class EngineProcess:
             text=True,
             env=variables,
         )
+        self.pid = self._process.pid
         self.started = self.ask({"engine": engine, "speculative": speculative})
 
     def __enter__(self) -> EngineProcess:
@@ -173,6 +181,7 @@ class Engine:
         self.llm = LLM(**given)
         self.scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
         self.control = getattr(self.scheduler, "depth_control", None)
+        self._parent = os.getppid()
         self._steps = 0
         schedule = self.scheduler.schedule
 
@@ -225,6 +234,8 @@ class Engine:
         under_way = tokens = 0
         began = time.perf_counter()
         while waiting or under_way:
+            if os.getppid() != self._parent:
+                raise SystemExit("whoever asked for these prompts has ended")
             while waiting and under_way < concurrency:
                 place, prompt = waiting.popleft()
                 params = SamplingParams(

@@ -6,8 +6,9 @@ SmolLM2-135M in bfloat16, drafts by n-gram look-up, closed queues of several len
 take turns: one without speculation, and one with, in which fixed depths and the table are vLLM's own Dynamic SD
 schedule and the plugin is put in by turns (see ``vllm_engine.py``). The table is tuned, and the plugin settles, on
 prompts that are not measured; every measured cell of the plugin begins with what it had learned there, and no more.
-Rounds go on until the 95 % interval of each ratio is narrow enough. Goodput is output tokens over wall seconds,
-prompts and the end of the queue included. Each cell is kept when it is done: a command that was broken off goes on.
+Rounds over all concurrencies go on until the 95 % interval of each ratio is narrow enough; a concurrency where they
+are has no further ones. Goodput is output tokens over wall seconds, prompts and the end of the queue included. Each
+cell is kept when it is done: a command that was broken off goes on.
 
 Run it on an idle machine. Both engines must have the same number of threads, which is checked: variables such as
 ``NUMBA_NUM_THREADS=1`` silently take them from torch.
@@ -138,19 +139,25 @@ def compare(
     turns: Turns, concurrencies: Sequence[int], prompts: Sequence[Sequence[int]], rounds: int, seed: int,
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Measure rounds at each concurrency, in a new order every time, until the ratios are known well enough."""
-    for concurrency in concurrencies:
-        for round in range(rounds):
+    """Measure rounds over all concurrencies, in a new order every time; one whose ratios are known well enough ends."""
+    going_on = list(concurrencies)
+    for round in range(rounds):
+        for concurrency in list(going_on):
             order = turns.settings
             random.Random(f"{seed} {concurrency} {round}").shuffle(order)
             for setting in order:
                 turns.measure(setting, concurrency, round, prompts)
-            pairs = [(OURS, other) for other in turns.settings if other != OURS] + [(OFF, NONE)]
-            ratios = [turns.cells.ratio(setting, other, concurrency) for setting, other in pairs]
-            widest = max(ratio.half_width for ratio in ratios if ratio is not None)
-            say(f"concurrency {concurrency}, round {round + 1}: the widest interval is +-{100 * widest:.1f} %")
+            widest = widest_interval(turns, concurrency)
+            say(f"round {round + 1}, concurrency {concurrency}: the widest interval is +-{100 * widest:.1f} %")
             if widest <= CLOSE_ENOUGH:
-                break
+                going_on.remove(concurrency)
+
+
+def widest_interval(turns: Turns, concurrency: int) -> float:
+    """Half of the widest 95 % interval of the ratios at a concurrency."""
+    pairs = [(OURS, other) for other in turns.settings if other != OURS] + [(OFF, NONE)]
+    ratios = [turns.cells.ratio(setting, other, concurrency) for setting, other in pairs]
+    return max(ratio.half_width for ratio in ratios if ratio is not None)
 
 
 def summary(turns: Turns, concurrencies: Sequence[int]) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def test_a_measurement_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     assert math.isinf(ratio.half_width)
     assert again.ratio("plugin", "fixed 4", 4) is None
     assert math.isnan(again.goodput("fixed 4", 4))
+    again.add("plugin", 4, 1, {"tokens": 130, "seconds": 2.0})
+    assert MeasuredCells(file, WHAT).cells == again.cells
 
 
 def test_a_file_of_another_measurement_is_refused(tmp_path: Path) -> None:
@@ -44,6 +46,10 @@ def test_a_file_of_another_measurement_is_refused(tmp_path: Path) -> None:
     file.write_text("no JSON\n")
     with pytest.raises(ValueError, match="is no file of measured cells"):
         MeasuredCells(file, WHAT)
+    file.write_text("not even a line")
+    with pytest.raises(ValueError, match="holds another measurement"):
+        MeasuredCells(file, WHAT)
+    assert file.read_text() == "not even a line"
 
 
 def test_ratios_are_paired_by_round(tmp_path: Path) -> None:

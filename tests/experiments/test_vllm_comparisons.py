@@ -81,6 +81,27 @@ def test_throughput_compares_each_setting_and_stops_when_it_knows(
     assert len(speculating.runs) == before
 
 
+def test_rounds_go_over_all_concurrencies_until_each_is_known(tmp_path: Path) -> None:
+    class Wavering(Machine):
+        def run(self, prompts: Sequence[Sequence[int]], concurrency: int, *rest: Any, **how: Any) -> dict[str, Any]:
+            result = super().run(prompts, concurrency, *rest, **how)
+            if concurrency == 1:
+                result["seconds"] *= 1 + 0.2 * (len(self.runs) % 2)
+            return result
+
+    measured = turns(tmp_path, Machine(), Wavering())
+    measured.state.write_text("learned")
+    measured.schedule = [(1, 16, 2)]
+    said: list[str] = []
+    throughput.compare(measured, [1, 16], PROMPTS, 4, 0, said.append)
+    assert [line.partition(":")[0] for line in said] == [
+        "round 1, concurrency 1", "round 1, concurrency 16", "round 2, concurrency 1", "round 2, concurrency 16",
+        "round 3, concurrency 1", "round 4, concurrency 1",
+    ]  # fmt: skip
+    assert "+-inf %" in said[0]
+    assert "+-0.0 %" in said[3]
+
+
 def test_throughput_refuses_engines_with_other_numbers_of_threads(tmp_path: Path) -> None:
     measured = turns(tmp_path, Machine(threads=2), Machine(threads=1))
     measured.state.write_text("learned")

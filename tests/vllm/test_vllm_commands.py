@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,37 @@ def test_a_run_that_fails_says_why(engine: EngineProcess, tmp_path: Path) -> Non
     with pytest.raises(RuntimeError, match=r"the engine failed: .*none such"):
         engine.run(TOKENS, 4, 10, mode="on", load=tmp_path / "none such")
     assert engine.run(TOKENS[:1], 1, 5)["tokens"] == 5
+
+
+def test_an_engine_ends_with_whoever_asked_it(models: tuple[Path, Path], tmp_path: Path) -> None:
+    code = (
+        "import json, sys; from pathlib import Path;"
+        "from adaptive_spec.experiments.vllm_engine import EngineProcess;"
+        "settings, log, tokens, environment = json.loads(sys.argv[1]);"
+        "engine = EngineProcess(settings, None, log=Path(log), environment=environment);"
+        "print(engine.pid, flush=True);"
+        "engine.run(tokens * 10_000, 4, 100)"
+    )
+    given = {"model": str(models[0]), "max_num_seqs": 4, **SMALL}, str(tmp_path / "log"), TOKENS, CPU
+    command = [sys.executable, "-c", code, json.dumps(given)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdout is not None
+        engine = Path("/proc", asking.stdout.readline().strip())
+        assert engine.exists()
+        time.sleep(1)  # it is at work
+        asking.terminate()
+    deadline = time.monotonic() + 60
+    while _runs(engine):
+        assert time.monotonic() < deadline, "the engine goes on alone"
+        time.sleep(0.1)
+
+
+def _runs(process: Path) -> bool:
+    """Whether a process of ``/proc`` is still there, and not just waiting for somebody to read how it ended."""
+    try:
+        return "\nState:\tZ" not in (process / "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_the_sweep_prints_a_table_within_its_time(models: tuple[Path, Path], tmp_path: Path) -> None:
