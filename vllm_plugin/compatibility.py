@@ -27,6 +27,7 @@ _SCHEDULER = (
 _REQUEST = (
     "request_id", "sampling_params", "max_tokens", "num_prompt_tokens", "num_tokens", "num_output_tokens",
     "num_computed_tokens", "num_output_placeholders", "spec_token_ids", "is_prefill_chunk",
+    "all_token_ids",
 )  # fmt: skip
 _SCHEDULER_OUTPUT = (
     "num_scheduled_tokens", "total_num_scheduled_tokens", "scheduled_spec_decode_tokens", "scheduled_new_reqs",

@@ -15,14 +15,13 @@ from adaptive_spec.vllm_plugin.cost_source import cost_for, starting_cost
 from adaptive_spec.vllm_plugin.depth_control import DepthControl
 from adaptive_spec.vllm_plugin.draft_split import DraftSplit
 from adaptive_spec.vllm_plugin.drafters import Drafter, drafter_of
+from adaptive_spec.vllm_plugin.matched_text import MatchedText
 from adaptive_spec.vllm_plugin.plugin import SECTION, TUNING_FILE, VARIABLE
 from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 from adaptive_spec.vllm_plugin.step_clock import StepClock
 from adaptive_spec.vllm_plugin.upkeep_watcher import watch
 
 logger = logging.getLogger(__name__)
-
-EVIDENCE = ("last_accepted", "age")
 
 
 def tuning_file(vllm_config: Any) -> str | None:
@@ -60,9 +59,9 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
     if drafter is None:
         return None
     tuning = capped(TuningConfig.load(path) if path else TuningConfig(), most)
-    evidence(tuning)
+    names = evidence(tuning, drafter, bool(scheduler.vllm_config.scheduler_config.async_scheduling))
     try:
-        control = _control(scheduler, drafter, tuning, clock)
+        control = _control(scheduler, drafter, tuning, names, clock)
         control.watcher = watch(
             control, tuning, path, scheduler.vllm_config, adjust=lambda edited: capped(edited, most)
         )
@@ -107,20 +106,24 @@ def _drafter(scheduler: Any) -> Drafter | None:
         return None
 
 
-def _control(scheduler: Any, drafter: Drafter, tuning: TuningConfig, clock: Callable[[], float]) -> DepthControl:
+def _control(
+    scheduler: Any, drafter: Drafter, tuning: TuningConfig, names: tuple[str, ...], clock: Callable[[], float]
+) -> DepthControl:
     config, most = scheduler.vllm_config, int(scheduler.num_spec_tokens)
     asynchronous = bool(config.scheduler_config.async_scheduling)
     start = starting_cost(tuning.cost, config, drafter)
     controller = make_controller(
         tuning,
         cost=cost_for(tuning.cost, start),
-        evidence=evidence(tuning),
+        evidence=names,
         identity=identity(config, drafter),
         clock=clock,
     )
+    length = int(scheduler.max_model_len)
+    texts = MatchedText(int(scheduler.max_num_running_reqs), length) if "matched_length" in names else None
     return DepthControl(
         controller,
-        SequenceRequests(scheduler.max_model_len, most),
+        SequenceRequests(length, most, texts),
         drafter,
         most,
         asynchronous=asynchronous,
@@ -163,7 +166,7 @@ def capped(tuning: TuningConfig, most: int) -> TuningConfig:
     return TuningConfig.model_validate(tuning.model_dump() | {"max_depth": most})
 
 
-def evidence(tuning: TuningConfig) -> tuple[str, ...]:
+def evidence(tuning: TuningConfig, drafter: Drafter, asynchronous: bool) -> tuple[str, ...]:
     """Names of the evidence to use: what the plugin knows, as far as the tuning file wants it.
 
     Raises
@@ -171,12 +174,17 @@ def evidence(tuning: TuningConfig) -> tuple[str, ...]:
     ValueError
         If it wants what the plugin doesn't know.
     """
+    # With asynchronous scheduling, the text that the drafts rest on isn't there yet when depths are decided.
+    matched = ("matched_length",) if drafter.looks_up and not asynchronous else ()
+    known = (*matched, "last_accepted", "age")
     wanted = tuning.acceptance.evidence
     if wanted is None:
-        return EVIDENCE
-    if unknown := [name for name in wanted if name not in EVIDENCE]:
-        raise ValueError(f"acceptance.evidence asks for {unknown[0]!r}; inside vLLM there is {', '.join(EVIDENCE)}")
-    return tuple(name for name in EVIDENCE if name in wanted)
+        return known
+    if unknown := [name for name in wanted if name not in known]:
+        raise ValueError(
+            f"acceptance.evidence asks for {unknown[0]!r}; inside vLLM there is {', '.join(known)} for {drafter.method}"
+        )
+    return tuple(name for name in known if name in wanted)
 
 
 def identity(vllm_config: Any, drafter: Drafter) -> dict[str, str]:

@@ -110,6 +110,8 @@ class DepthControl:
     def retune(self, mode: Mode, share: float) -> None:
         """Go on by another mode and share, between any two steps; requests that run keep what they began with."""
         self.mode, self.share = mode, share
+        if mode == "off" and self.requests.texts is not None:
+            self.requests.texts.clear()  # nobody asks for them until the next change
 
     def add(self, request: Any, overrides: Overrides) -> None:
         """Begin a request of vLLM's; one that is known already brings a session's next prompt, which waits its turn."""
@@ -170,7 +172,7 @@ class DepthControl:
         if not requests:
             self.planner.forget()
             return
-        offered = self._on_table(roster, requests)
+        drafts, offered = self._on_table(roster, requests)
         # Placeholders of the steps whose results are still to come count, accepted or not: so no draft is ever
         # verified for nothing because the request had reached its last token.
         under_way = self._placeholders(roster, requests) if self.asynchronous else NO_COUNTS
@@ -178,6 +180,8 @@ class DepthControl:
         if self.mode == "off":
             depth = np.zeros(len(roster), dtype=np.int64)
         else:
+            if tables.texts is not None:
+                tables.texts.make_ready(roster, requests)
             depth = self.planner.begin(roster, produced, offered, limit, prefill)
         if self.steers:
             if tables.unadapted and self.mode != "off":
@@ -187,19 +191,20 @@ class DepthControl:
             over = np.flatnonzero(depth < offered)
             # A new list: with asynchronous scheduling all requests share one list of placeholders.
             for i, most in zip(over.tolist(), depth[over].tolist(), strict=True):
-                requests[i].spec_token_ids = requests[i].spec_token_ids[:most]
+                requests[i].spec_token_ids = (drafts[i] if drafts else requests[i].spec_token_ids)[:most]
         left = depth if self.steers else offered
         self._left = DraftsLeft(roster, produced, left, int(np.add.reduce(left)), written)
 
-    def _on_table(self, roster: Roster, requests: list[Any]) -> IntArray:
-        """Drafts on the table of each request, shape (B,)."""
+    def _on_table(self, roster: Roster, requests: list[Any]) -> tuple[list[list[int]], IntArray]:
+        """Drafts on the table of each request, as far as they were looked at, and how many there are, shape (B,)."""
         latest = self._latest
         if self.asynchronous and latest is not None and latest.roster is roster and latest.all_sample:
             # vLLM gave all of them the same list of placeholders after the latest step.
             shared = requests[0].spec_token_ids
             if shared is requests[-1].spec_token_ids and len(shared) == latest.drafts_asked:
-                return np.full(len(requests), latest.drafts_asked, dtype=np.int64)
-        return np.fromiter([len(request.spec_token_ids) for request in requests], np.int64, len(requests))
+                return [], np.full(len(requests), latest.drafts_asked, dtype=np.int64)
+        drafts = [request.spec_token_ids for request in requests]
+        return drafts, np.fromiter(map(len, drafts), np.int64, len(requests))
 
     def _placeholders(self, roster: Roster, requests: list[Any]) -> IntArray:
         """Tokens that the passes under way may bring for each request, as vLLM counts them, shape (B,)."""

@@ -52,6 +52,11 @@ class Drafter:
         """
         return self.drafts_fewer and self.costs_by_depth
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether drafts are what followed the end of the text where it stood there before."""
+        return self.method in _TABLE
+
     def describe(self) -> str:
         """Say in one sentence what the drafter does at a lower depth."""
         if self.drafts_fewer:

@@ -66,7 +66,8 @@ class PassResults:
         """Count a pass's results before vLLM trims them at a stop."""
         requests, roster = self._requests, passed.roster
         assert roster is not None
-        emitted = self._emitted(roster, results)
+        lengths, start = self._sampled(roster, results)
+        emitted = lengths
         alive = requests.alive(roster)
         if alive is not None:
             emitted = np.where(alive, emitted, 0)
@@ -79,19 +80,25 @@ class PassResults:
             for i, request_id in enumerate(roster.ids):
                 judged[i] -= invalid.get(request_id, 0)
         verified, accepted, all_verified, all_accepted, worth = requests.take_results(roster, judged, emitted)
+        texts = requests.texts
+        if texts is not None and len(texts) and results.sampled_token_ids:
+            texts.extend(roster.row, start, emitted, results.sampled_token_ids)
         return Counted(verified, accepted, emitted, all_verified, all_accepted, worth)
 
     @staticmethod
-    def _emitted(roster: Roster, results: Any) -> IntArray:
-        """Tokens sampled for each request of a pass, shape (N,)."""
+    def _sampled(roster: Roster, results: Any) -> tuple[IntArray, IntArray]:
+        """How many tokens were sampled for each request of a pass, and where among all its own begin, shape (N,)."""
         sampled = results.sampled_token_ids
         if not sampled:
-            return np.zeros(len(roster), dtype=np.int64)
+            nothing: IntArray = np.zeros(len(roster), dtype=np.int64)
+            return nothing, nothing
         lengths = np.fromiter(map(len, sampled), np.int64, len(sampled))
+        start = np.add.accumulate(lengths) - lengths
         if roster.ids == results.req_ids:
-            return lengths
+            return lengths, start
         index = results.req_id_to_index
-        return lengths[np.fromiter((index[id] for id in roster.ids), np.int64, len(roster))]
+        place = np.fromiter((index[id] for id in roster.ids), np.int64, len(roster))
+        return lengths[place], start[place]
 
     def _without_dropped(self, roster: Roster, emitted: IntArray, live: dict[str, Any]) -> IntArray:
         """Leave out what vLLM drops: results that were under way when it began to sample the same places again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adaptive_spec.compiled import REAL, WHOLE, compiled
-from adaptive_spec.step import BoolArray, FloatArray, IntArray
+from adaptive_spec.step import FloatArray, IntArray
 
 
 @compiled(f"Tuple((int64[::1], int64[::1], int64))({WHOLE}, {WHOLE}, {WHOLE}, {WHOLE}, {WHOLE})")
@@ -47,17 +47,33 @@ def room_left(
     return mine, limit, written
 
 
-@compiled(f"float64[:,::1]({WHOLE}, {WHOLE}, int64[::1], Array(boolean, 1, 'C', readonly=True))")
-def evidence_of(row: IntArray, produced: IntArray, last_accepted: IntArray, is_age: BoolArray) -> FloatArray:
-    """The columns of evidence of requests, shape (F, B): their age, or drafts last accepted of the tables' rows."""
-    if len(row) != len(produced):
+@compiled(f"float64[:,::1]({WHOLE}, {WHOLE}, {WHOLE}, {WHOLE}, {WHOLE})")
+def evidence_of(
+    row: IntArray, age: IntArray, last_accepted: IntArray, matched_length: IntArray, source: IntArray
+) -> FloatArray:
+    """The columns of evidence of requests, shape (F, B).
+
+    Parameters
+    ----------
+    row, age : int array, shape (B,)
+        Of the requests.
+    last_accepted, matched_length : int array, shape (capacity,)
+        By row; of the latter shape (0,) where no column is taken from it.
+    source : int array, shape (F,)
+        Which of the three a column is taken from: 0, 1 or 2.
+    """
+    if len(row) != len(age):
         raise ValueError("a roster's requests must have one number each")
-    evidence = np.empty((len(is_age), len(row)))
-    for column in range(len(is_age)):
+    evidence = np.empty((len(source), len(row)))
+    for column in range(len(source)):
+        table = last_accepted if source[column] == 1 else matched_length
         for i in range(len(row)):
-            if not 0 <= row[i] < len(last_accepted):
+            if source[column] == 0:
+                evidence[column, i] = age[i]
+                continue
+            if not 0 <= row[i] < len(table):
                 raise ValueError("a row is outside the tables")
-            evidence[column, i] = produced[i] if is_age[column] else last_accepted[row[i]]
+            evidence[column, i] = table[row[i]]
     return evidence
 
 

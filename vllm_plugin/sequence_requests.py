@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 
 from adaptive_spec.step import BoolArray, FloatArray, IntArray
+from adaptive_spec.vllm_plugin.matched_text import MatchedText
 from adaptive_spec.vllm_plugin.roster import Roster
 
 NEVER = -1  # last_accepted of a request none of whose drafts was verified yet
+EVIDENCE = ("age", "last_accepted", "matched_length")
+NO_TABLE: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class SequenceRequests:
     """Tables over the rows that the controller gives requests; a step reads them by the roster of its requests.
+
+    Parameters
+    ----------
+    max_model_len, max_depth : int
+    texts : MatchedText, optional
+        Kept beside them, where matched lengths are evidence.
 
     Attributes
     ----------
@@ -45,12 +54,13 @@ class SequenceRequests:
         Counts the requests that began, anew or for the first time, or ended.
     """
 
-    def __init__(self, max_model_len: int, max_depth: int) -> None:
+    def __init__(self, max_model_len: int, max_depth: int, texts: MatchedText | None = None) -> None:
         from adaptive_spec.vllm_plugin import request_loops  # numba is loaded with the first scheduler
 
         self._loops = request_loops
         self.max_model_len = max_model_len
         self.max_depth = max_depth
+        self.texts = texts
         self.row_of: dict[str, int] = {}
         self._stamps = 0
         self.unadapted = self.capped = 0
@@ -98,6 +108,8 @@ class SequenceRequests:
         self.prompt[row] = request.num_tokens - produced
         self.most[row] = min(request.max_tokens, self.max_model_len - prompt)
         self.decoding[row] = False
+        if self.texts is not None:
+            self.texts.forget(row)
         self.version += 1
 
     def remove(self, request_id: str) -> bool:
@@ -109,6 +121,8 @@ class SequenceRequests:
         self.capped -= bool(self.cap[row] < self.max_depth)
         self.stamp[row] = 0
         self.decoding[row] = False
+        if self.texts is not None:
+            self.texts.forget(row)
         self.version += 1
         self._queue = None
         return True
@@ -146,8 +160,9 @@ class SequenceRequests:
         return None if alive.all() else alive
 
     def evidence(self, row: IntArray, produced: IntArray, columns: tuple[str, ...]) -> FloatArray:
-        """What is known of these requests' next drafts, shape (B, F), column by column."""
-        evidence: FloatArray = self._loops.evidence_of(row, produced, self.last_accepted, _ages(columns)).T
+        """What is known of these requests' next drafts, shape (B, F), column by column; names out of `EVIDENCE`."""
+        matched = NO_TABLE if self.texts is None else self.texts.length
+        evidence: FloatArray = self._loops.evidence_of(row, produced, self.last_accepted, matched, _sources(columns)).T
         return evidence
 
     def take_results(
@@ -190,9 +205,11 @@ class SequenceRequests:
             new = np.zeros(capacity, dtype=old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
+        if self.texts is not None:
+            self.texts.reserve(capacity)
 
 
 @lru_cache(maxsize=8)
-def _ages(columns: tuple[str, ...]) -> BoolArray:
-    """Which columns of the evidence hold a request's age."""
-    return np.array([name == "age" for name in columns], dtype=bool)
+def _sources(columns: tuple[str, ...]) -> IntArray:
+    """Where each column of the evidence is taken from."""
+    return np.array([EVIDENCE.index(name) for name in columns], dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from adaptive_spec.vllm_plugin.step_report import StepReport
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_SECONDS = 0.2  # at what may be due; steps can be shorter
+COUNTED_TOGETHER = 32  # steps at most; one after the other they take a third of the time that each takes alone
 
 
 class Retunable(Protocol):
@@ -38,6 +40,9 @@ class Retunable(Protocol):
 class UpkeepWatcher:
     """A :class:`~adaptive_spec.vllm_plugin.step_report.Watcher` that stands for a deployment's upkeep.
 
+    Steps are counted a few at a time, within a fifth of a second while others follow, and at once when none is left to
+    do. Where metrics are switched off, they aren't counted.
+
     Parameters
     ----------
     control : DepthControl
@@ -49,17 +54,27 @@ class UpkeepWatcher:
         self.control = control
         self.upkeep = upkeep
         self._look_at = -math.inf
+        self._counts = upkeep.tuning.metrics.enabled
+        self._steps: deque[StepReport] = deque()  # that are still to be counted
 
     def request(self, adapted: bool) -> None:
         """A request begins."""
         self.upkeep.counts.count_request(adapted)
 
     def step(self, report: StepReport) -> None:
-        """Count a step's depths and what came of them."""
-        counts = self.upkeep.counts
-        if report.decision is not None:
-            counts.count_decision(report.decision, report.decision_seconds, report.adapted)
-        counts.count_outcome(report.drafted, report.verified, report.accepted)
+        """Count a step's depths and what came of them, at the next look at the latest."""
+        if self._counts:
+            self._steps.append(report)
+            if len(self._steps) == COUNTED_TOGETHER:
+                self._count()
+
+    def _count(self) -> None:
+        counts, steps = self.upkeep.counts, self._steps
+        while steps:
+            report = steps.popleft()
+            if report.decision is not None:
+                counts.count_decision(report.decision, report.decision_seconds, report.adapted)
+            counts.count_outcome(report.drafted, report.verified, report.accepted)
 
     def timed(self, time: StepTime) -> None:
         """Seconds are the cost model's affair."""
@@ -73,16 +88,19 @@ class UpkeepWatcher:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_SECONDS
+        self._count()
         tuning = self.upkeep.tick(now)
         if tuning is not None:
             self.control.retune(tuning.mode, tuning.share)
 
     def idle(self) -> None:
         """Leave the metrics as they will stand until the next request."""
+        self._count()
         self.upkeep.idle()
 
     def close(self) -> None:
-        """Save what was learned."""
+        """Save what was learned, and leave the last metrics."""
+        self._count()
         self.upkeep.close()
 
 

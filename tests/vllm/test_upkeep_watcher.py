@@ -14,6 +14,7 @@ from adaptive_spec import metrics_folder
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.deployment import make_controller
 from adaptive_spec.step import Decision
+from adaptive_spec.vllm_plugin import upkeep_watcher
 from adaptive_spec.vllm_plugin.step_report import StepReport
 from adaptive_spec.vllm_plugin.upkeep_watcher import UpkeepWatcher, watch
 
@@ -58,6 +59,7 @@ def test_steps_requests_and_faults_are_counted() -> None:
     watcher.request(False)
     watcher.step(report([True, False, True]))
     watcher.fault("observe", ValueError("x"))
+    watcher.tick(0.0)
     counts = watcher.upkeep.counts
     assert counts.requests == {True: 1, False: 1}
     assert counts.depth[2] == 2
@@ -67,6 +69,35 @@ def test_steps_requests_and_faults_are_counted() -> None:
     assert counts.seconds.sum() == 1
     assert counts.faults == {"observe": 1}
     assert (watcher.upkeep.model_name, watcher.upkeep.engine) == ("first name", "2")
+
+
+@pytest.mark.parametrize("look", ["tick", "idle", "close"])
+def test_steps_are_counted_together_and_none_is_lost(look: str) -> None:
+    watcher = make()
+    counts, most = watcher.upkeep.counts, upkeep_watcher.COUNTED_TOGETHER
+    watcher.tick(0.0)
+    for _ in range(most + 3):
+        watcher.step(report([True]))
+        watcher.tick(0.1)
+    assert counts.steps["policy"] == most
+    getattr(watcher, look)(*([1.0] if look == "tick" else []))
+    assert counts.steps["policy"] == most + 3
+    watcher.step(report([True]))
+    wrong = report([True])
+    wrong.accepted = wrong.verified + 1
+    watcher.step(wrong)
+    watcher.step(report([True]))
+    with pytest.raises(ValueError, match="nothing was counted"):
+        watcher.idle()
+    watcher.idle()
+    assert counts.outcomes[2, 1] == most + 5
+
+
+def test_without_metrics_nothing_is_counted() -> None:
+    watcher = make(text="metrics: {enabled: false}\npolicy: {name: fixed, depth: 2}\n")
+    watcher.step(report([True]))
+    watcher.idle()
+    assert not watcher.upkeep.counts.steps
 
 
 def test_an_edited_file_reaches_controller_and_control(tmp_path: Path) -> None:

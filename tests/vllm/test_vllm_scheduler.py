@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from adaptive_spec.config import TuningError
 from adaptive_spec.experiments.stepped_vllm import SteppedScheduler, abort, make_config, make_request, make_scheduler
+from adaptive_spec.step import Decision, StepView
+from adaptive_spec.suffix import SuffixIndex
 from adaptive_spec.vllm_plugin import compatibility, deployment, factory
 from adaptive_spec.vllm_plugin.drafters import drafter_of
 from adaptive_spec.vllm_plugin.hook_guard import GIVE_UP_AFTER
@@ -224,8 +227,38 @@ def test_without_speculation_there_is_nothing_to_adapt(tmp_path: Path) -> None:
 def test_a_wrong_tuning_file_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(TuningError, match="max_dpeth"):
         start(tmp_path, "max_dpeth: 3\n")
-    with pytest.raises(ValueError, match="inside vLLM there is last_accepted, age"):
-        start(tmp_path, "acceptance: {evidence: [matched_length]}\n")
+    with pytest.raises(ValueError, match="inside vLLM there is matched_length, last_accepted, age for ngram"):
+        start(tmp_path, "acceptance: {evidence: [agreement]}\n")
+    with pytest.raises(ValueError, match="inside vLLM there is last_accepted, age for draft_model"):
+        start(tmp_path, "acceptance: {evidence: [matched_length]}\n", method="draft_model")
+
+
+def test_depths_are_decided_by_how_much_of_each_text_stood_there_before(tmp_path: Path) -> None:
+    model, draw = start(tmp_path, "policy: {name: fixed, depth: 1}\n"), random.Random(0)
+    control, live = model.scheduler.depth_control, model.scheduler.requests
+    told: list[float] = []
+
+    def plan(view: StepView) -> Decision:
+        matched = view.evidence[:, 0]
+        for id, row in control.requests.row_of.items():
+            if row in view.row:
+                expected = max(SuffixIndex(live[id].all_token_ids).matched_length, 1)
+                assert matched[view.row == row].tolist() == [expected]
+        told.extend(matched.tolist())
+        return decide(view)
+
+    decide, control.controller.plan = control.controller.plan, plan
+    for i in range(4):
+        prompt = [draw.randint(3, 20) for _ in range(5 + 30 * i)]
+        model.scheduler.add_request(make_request(str(i), prompt, 120))
+    for step in range(60):
+        model.token = draw.randint(3, 20)
+        if step in (20, 30):
+            control.retune("off" if step == 20 else "on", 1.0)
+            assert len(control.requests.texts) == 0
+        model.step()
+    assert {1.0, 2.0, 3.0} < set(told)
+    assert not control.faults
 
 
 def test_drafters_are_recognised() -> None:

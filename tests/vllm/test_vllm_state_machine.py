@@ -78,6 +78,7 @@ class Server(RuleBasedStateMachine):
     """One scheduler with few KV blocks and a small token budget, and clients of every kind."""
 
     config: Any
+    method: str
     turns = 0
 
     @initialize(seed=st.integers(0, 10_000))
@@ -135,8 +136,19 @@ class Server(RuleBasedStateMachine):
         self.kept = kept
         for _ in range(turns):
             if self.scheduler.has_requests():
+                self.model.token = self.draw.randint(5, 7)
                 self.model.step()
                 type(self).turns += 1
+                self.texts_are_vllms()
+
+    def texts_are_vllms(self) -> None:
+        tables = self.control.requests
+        if tables.texts is None:
+            return
+        assert self.control.mode != "off" or not len(tables.texts)
+        for id, row in tables.row_of.items():
+            kept = tables.texts.tokens(row)
+            assert not kept or kept == self.scheduler.requests[id].all_token_ids[:]
 
     @rule()
     def go_on_for_long(self) -> None:
@@ -178,6 +190,8 @@ class Server(RuleBasedStateMachine):
             assert control.verified == 0
         assert not control.requests.unadapted
         assert not control.requests.capped
+        assert (control.requests.texts is not None) == (type(self).method == "ngram")
+        assert not control.requests.texts
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{'async' if case[1] else 'sync'}-{case[2]}-{case[3]}")
@@ -196,7 +210,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> type[Server]:
         max_model_len=160,
         tuning_file=tuning,
     )
-    return type("Server", (Server,), {"config": config, "turns": 0})
+    return type("Server", (Server,), {"config": config, "method": method, "turns": 0})
 
 
 def test_counts_hold_and_nothing_is_left_behind(machine: type[Server]) -> None:
