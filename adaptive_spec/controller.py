@@ -262,9 +262,11 @@ class Controller:
         if not len(decision.explored):
             decision.explored = np.zeros(len(decision.depth), dtype=bool)
         if math.isnan(decision.expected_tokens):
-            bought = np.arange(self.max_depth) < decision.depth[:, None]
-            weight = view.weight if view.weight is not None else np.ones(len(view.row))
-            decision.expected_tokens = view.base_tokens + float(weight @ (survival * bought).sum(axis=1))
+            decision.expected_tokens = view.base_tokens
+            if decision.draft_depth:
+                bought = np.arange(self.max_depth) < decision.depth[:, None]
+                weight = view.weight if view.weight is not None else np.ones(len(view.row))
+                decision.expected_tokens += float(weight @ (survival * bought).sum(axis=1))
         if math.isnan(decision.expected_seconds) and self.cost is not None:
             positions = view.base_positions + int(decision.depth.sum())
             verify = self.cost.verify_range(positions, 1, view.total_context, view.sequences)

@@ -90,7 +90,7 @@ class MatchedText:
         missing = np.flatnonzero(self._number[roster.row] < 0).tolist()
         if len(missing) > len(self._free):  # the others hold theirs, though they don't decode
             self.clear()
-            missing = range(len(roster))
+            missing = list(range(len(roster)))
         for i in missing:
             self._begin(int(roster.row[i]), requests[i].all_token_ids)
         self._ready = roster
