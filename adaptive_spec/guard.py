@@ -201,13 +201,14 @@ class Guard:
         tokens = max(time.tokens - view.sampling_prefills, 0.05 * off_tokens)
         slowness = max(seconds - prefill, 0.05 * seconds) / (off - prefill)
         loss = max(slowness * off_tokens - tokens, 0.0)
+        weight = 1.0 - prefill / off
         if self.on:
-            self._loss += 0.05 * (loss - self._loss)
+            self._loss += 0.05 * weight * (loss - self._loss)
         else:  # a trial: pay what it really cost
             self.ledger.pay(loss - paid)
             self._loss += 0.5 * (loss - self._loss)
         size = (time.positions - view.prefill_tokens) / view.decode_positions
-        self._block.add(slowness, tokens / off_tokens, size, off - prefill, off_tokens)
+        self._block.add(slowness, tokens / off_tokens, size, off - prefill, off_tokens, weight)
         steps = len(self._block)
         slower, more = self._block.totals()
         lost = slower - more

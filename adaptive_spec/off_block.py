@@ -21,11 +21,12 @@ class OffBlock:
         self._size: list[float] = []  # positions over the off-positions of the same step
         self._off: list[float] = []  # off-seconds
         self._base: list[float] = []  # off-tokens
+        self._weight: list[float] = []
 
     def __len__(self) -> int:
         return len(self._off)
 
-    def add(self, slowness: float, gain: float, size: float, off: float, base: float) -> None:
+    def add(self, slowness: float, gain: float, size: float, off: float, base: float, weight: float = 1.0) -> None:
         """Take in a step.
 
         Parameters
@@ -34,30 +35,36 @@ class OffBlock:
             Its seconds, tokens and positions over those of the same step at depth 0.
         off, base : float
             Seconds and tokens of the same step at depth 0.
+        weight : float
+            What the step counts for, in 0..1: the less, the more of its seconds are its prefill's. What is wrong with
+            those, in time or in what was expected of them, would be laid to the drafts, and divided by the little
+            that is left.
         """
         self._slowness.append(slowness)
         self._gain.append(gain)
         self._size.append(size)
         self._off.append(off)
         self._base.append(base)
+        self._weight.append(weight)
 
     def totals(self) -> tuple[float, float]:
-        """Sums of its steps' seconds and tokens, over those of the same steps at depth 0.
+        """Sums of its steps' seconds and tokens, over those of the same steps at depth 0, by their weights.
 
         Their difference is how many steps without speculation could have been made besides, had it been off.
         """
-        return sum(self._true_slowness()), sum(self._gain)
+        return _dot(self._true_slowness(), self._weight), _dot(self._gain, self._weight)
 
     def take(self) -> float:
         """Log(goodput on / goodput off) over its steps, whose loads may differ; the block is empty then."""
-        slower = _dot(self._true_slowness(), self._off) / sum(self._off)
-        more = _dot(self._gain, self._base) / sum(self._base)
+        off, base = _times(self._off, self._weight), _times(self._base, self._weight)
+        slower = _dot(self._true_slowness(), off) / sum(off)
+        more = _dot(self._gain, base) / sum(base)
         self.clear()
         return math.log(more / slower)
 
     def clear(self) -> None:
         """Begin anew."""
-        self._slowness, self._gain, self._size, self._off, self._base = [], [], [], [], []
+        self._slowness, self._gain, self._size, self._off, self._base, self._weight = [], [], [], [], [], []
 
     def _true_slowness(self) -> list[float]:
         """Slowness without stalls.
@@ -73,5 +80,9 @@ class OffBlock:
         return list(map(min, self._slowness, most))
 
 
+def _times(a: list[float], b: list[float]) -> list[float]:
+    return [x * y for x, y in zip(a, b, strict=True)]
+
+
 def _dot(a: list[float], b: list[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True))
+    return sum(_times(a, b))

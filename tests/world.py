@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +42,10 @@ class World:
         Whether sequences start at different places of their texts.
     pinned : int
         How many of the sequences are pinned to `pinned_depth`: the first.
+    prefill : sequence of int
+        Positions of prompts in the steps, over and over.
+    prefill_noise : float
+        Standard deviation of the log of the seconds that they add.
     """
 
     sequences: int
@@ -52,12 +57,15 @@ class World:
     stagger: bool = True
     pinned: int = 0
     pinned_depth: int = 4
+    prefill: Sequence[int] = (0,)
+    prefill_noise: float = 0.0
     seed: int = 0
     clock: VirtualClock = field(default_factory=VirtualClock)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         self._next = 0
+        self._steps = 0
         self.ids: list[int] = []
         self.age = np.zeros(self.sequences, dtype=np.int64)
         self.left = np.zeros(self.sequences, dtype=np.int64)
@@ -85,12 +93,21 @@ class World:
         depth_cap = controller.max_depth
         for _ in range(steps):
             limit = np.minimum(depth_cap, np.maximum(self.left - 1, 0))
-            view = StepView(controller.rows(self.ids), limit, self.age + 50, np.zeros((self.sequences, features)))
+            prompts = self.prefill[self._steps % len(self.prefill)]
+            self._steps += 1
+            view = StepView(
+                controller.rows(self.ids), limit, self.age + 50, np.zeros((self.sequences, features)),
+                prefill_tokens=prompts,
+            )  # fmt: skip
             decision = controller.plan(view)
             accepted = self._accept(decision.depth)
             controller.observe(Outcome(decision.step, list(self.ids), decision.depth, decision.depth, accepted))
             positions = self.sequences + int(decision.depth.sum())
-            verify = float(self.cost.verify(np.array([positions]), 0.0, self.sequences)[0])
+            verify, whole = map(
+                float, self.cost.verify(np.array([positions, positions + prompts]), 0.0, self.sequences)
+            )
+            if prompts:
+                verify += (whole - verify) * float(np.exp(self.rng.normal(0.0, self.prefill_noise)))
             draft = float(self.cost.draft(np.array([decision.draft_depth]), self.sequences)[0])
             self.clock.now += verify + draft
             emitted = accepted + 1
@@ -98,7 +115,7 @@ class World:
             self.seconds += verify + draft
             controller.observe_time(
                 StepTime(
-                    decision.step, positions, self.sequences, int(view.context.sum()), decision.draft_depth,
+                    decision.step, positions + prompts, self.sequences, int(view.context.sum()), decision.draft_depth,
                     tokens=float(emitted.sum()),
                     verify_seconds=verify, draft_seconds=draft, step_seconds=verify + draft,
                 )

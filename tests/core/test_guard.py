@@ -211,6 +211,28 @@ def test_a_swinging_load_changes_the_state_at_most_six_times_a_minute() -> None:
         assert sum(at - 60.0 < other <= at for other in changes) <= 6
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_times_of_prompts_are_not_laid_to_the_drafts(seed: int) -> None:
+    """Two prompts in a row now and then, whose seconds vary, most of them in steps that hold little else."""
+    world = World(8, CPU, np.full(K, 0.7), prefill=[0] * 38 + [400] * 2, prefill_noise=0.3, seed=seed)
+    controller = guarded(make_policy("roofline-budget"), world)
+    world.run(controller, 3000)
+    assert controller.guard is not None
+    assert controller.guard.on
+    assert controller.guard.switches == 0
+
+
+@pytest.mark.parametrize("prompts", [8, 64, 256])
+def test_a_loss_is_seen_when_every_step_carries_a_prompt(prompts: int) -> None:
+    world = World(8, STEEP, np.full(K, 0.1), prefill=[prompts], prefill_noise=0.03)
+    controller = guarded(Greedy(), world)
+    controller.watchdog = None
+    decisions = world.run(controller, 3000)
+    assert controller.guard is not None
+    assert controller.guard.switches
+    assert sum(d.draft_depth > 0 for d in decisions[300:]) < 300
+
+
 def test_the_sequential_test_keeps_its_error_rate() -> None:
     rng = np.random.default_rng(0)
     fired = 0
