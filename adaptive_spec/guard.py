@@ -201,7 +201,7 @@ class Guard:
         tokens = max(time.tokens - view.sampling_prefills, 0.05 * off_tokens)
         slowness = max(seconds - prefill, 0.05 * seconds) / (off - prefill)
         loss = max(slowness * off_tokens - tokens, 0.0)
-        weight = 1.0 - prefill / off
+        weight = min(2.0 - 2.0 * prefill / off, 1.0)  # whole, while at least half of the step is its decoding
         if self.on:
             self._loss += 0.05 * weight * (loss - self._loss)
         else:  # a trial: pay what it really cost
