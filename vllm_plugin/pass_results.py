@@ -66,8 +66,8 @@ class PassResults:
         """Count a pass's results before vLLM trims them at a stop."""
         requests, roster = self._requests, passed.roster
         assert roster is not None
-        lengths, start = self._sampled(roster, results)
-        emitted = lengths
+        lengths, place = self._sampled(roster, results)
+        emitted = lengths if place is None else lengths[place]
         alive = requests.alive(roster)
         if alive is not None:
             emitted = np.where(alive, emitted, 0)
@@ -82,23 +82,23 @@ class PassResults:
         verified, accepted, all_verified, all_accepted, worth = requests.take_results(roster, judged, emitted)
         texts = requests.texts
         if texts is not None and len(texts) and results.sampled_token_ids:
+            start = np.add.accumulate(lengths) - lengths
+            if place is not None:
+                start = start[place]
             texts.extend(roster.row, start, emitted, results.sampled_token_ids)
         return Counted(verified, accepted, emitted, all_verified, all_accepted, worth)
 
     @staticmethod
-    def _sampled(roster: Roster, results: Any) -> tuple[IntArray, IntArray]:
-        """How many tokens were sampled for each request of a pass, and where among all its own begin, shape (N,)."""
+    def _sampled(roster: Roster, results: Any) -> tuple[IntArray, IntArray | None]:
+        """How many tokens were sampled, in the results' order, and the place there of each request; None: its own."""
         sampled = results.sampled_token_ids
         if not sampled:
-            nothing: IntArray = np.zeros(len(roster), dtype=np.int64)
-            return nothing, nothing
+            return np.zeros(len(roster), dtype=np.int64), None
         lengths = np.fromiter(map(len, sampled), np.int64, len(sampled))
-        start = np.add.accumulate(lengths) - lengths
         if roster.ids == results.req_ids:
-            return lengths, start
+            return lengths, None
         index = results.req_id_to_index
-        place = np.fromiter((index[id] for id in roster.ids), np.int64, len(roster))
-        return lengths[place], start[place]
+        return lengths, np.fromiter((index[id] for id in roster.ids), np.int64, len(roster))
 
     def _without_dropped(self, roster: Roster, emitted: IntArray, live: dict[str, Any]) -> IntArray:
         """Leave out what vLLM drops: results that were under way when it began to sample the same places again.

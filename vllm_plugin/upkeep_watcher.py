@@ -88,20 +88,26 @@ class UpkeepWatcher:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_SECONDS
-        self._count()
-        tuning = self.upkeep.tick(now)
-        if tuning is not None:
-            self.control.retune(tuning.mode, tuning.share)
+        try:
+            self._count()
+        finally:
+            tuning = self.upkeep.tick(now)
+            if tuning is not None:
+                self.control.retune(tuning.mode, tuning.share)
 
     def idle(self) -> None:
         """Leave the metrics as they will stand until the next request."""
-        self._count()
-        self.upkeep.idle()
+        try:
+            self._count()
+        finally:
+            self.upkeep.idle()
 
     def close(self) -> None:
         """Save what was learned, and leave the last metrics."""
-        self._count()
-        self.upkeep.close()
+        try:
+            self._count()
+        finally:
+            self.upkeep.close()
 
 
 def rank_of(parallel: Any) -> int:

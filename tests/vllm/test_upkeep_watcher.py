@@ -93,6 +93,18 @@ def test_steps_are_counted_together_and_none_is_lost(look: str) -> None:
     assert counts.outcomes[2, 1] == most + 5
 
 
+@pytest.mark.parametrize("look", ["tick", "idle", "close"])
+def test_a_report_that_cant_be_counted_keeps_nothing_else_from_being_done(look: str) -> None:
+    watcher, done = make(), []
+    setattr(watcher.upkeep, look, lambda *_: done.append(look))
+    wrong = report([True])
+    wrong.accepted = wrong.verified + 1
+    watcher.step(wrong)
+    with pytest.raises(ValueError, match="nothing was counted"):
+        getattr(watcher, look)(*([1.0] if look == "tick" else []))
+    assert done == [look]
+
+
 def test_without_metrics_nothing_is_counted() -> None:
     watcher = make(text="metrics: {enabled: false}\npolicy: {name: fixed, depth: 2}\n")
     watcher.step(report([True]))
