@@ -3,8 +3,10 @@
     python -m adaptive_spec.experiments.vllm_overhead
 
 Real schedulers of vLLM are stepped by hand with 256 running requests: a stock one, one with the plugin's hooks
-around a controller that does nothing, and one with the whole of it. All schedule the same work: stock drafts 4
-tokens for every request; the others are offered 6 and cut every one of them to 4. They take turns step by step.
+around a controller that does nothing, one whose hooks keep the requests' texts besides, as they do where the
+controller asks for matched lengths (drafts by look-up, synchronous), and one with the whole of it. All schedule the
+same work: stock drafts 4 tokens for every request; the others are offered 6 and cut every one of them to 4. They take
+turns step by step.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ PROFILE = {"verify_ms_by_tokens": {"1": 30.0, "65536": 30.1}}
 class IdleController:
     """Stands in for the controller: hands out one depth and learns nothing."""
 
-    evidence = ("last_accepted", "age")
     cost = None
 
-    def __init__(self) -> None:
+    def __init__(self, evidence: tuple[str, ...]) -> None:
+        self.evidence = evidence
         self._step = 0
         self._rows: dict[str, int] = {}
 
@@ -66,17 +68,19 @@ def measure(folder: Path, *, requests: int, steps: int, method: str, asynchronou
 
     profile = folder / "profile.json"
     profile.write_text(json.dumps(PROFILE))
-    tuning = folder / "tuning.yaml"
+    tuning, textless = folder / "tuning.yaml", folder / "textless.yaml"
     # No pass is run: a guard would see that speculation brings nothing, and would do less work than stock.
     tuning.write_text(
         f"max_depth: {DEPTH}\ncost:\n  source: file\n  file: {profile}\n"
         "exploration: {enabled: false}\nguard: {enabled: false}\n"
     )
+    textless.write_text(tuning.read_text() + "acceptance: {evidence: [last_accepted, age]}\n")
     stock = AsyncScheduler if asynchronous else Scheduler
     # With asynchronous or stepwise drafting the drafter makes no more than it is asked for; so is it stock.
-    offered = OFFERED if method == "ngram" and not asynchronous else DEPTH
+    looks_up = method == "ngram" and not asynchronous
+    offered = OFFERED if looks_up else DEPTH
     runs: dict[str, SteppedScheduler] = {}
-    for name, factory in (("stock", stock), ("hooks", adaptive), ("plugin", adaptive)):
+    for name in ("stock", "hooks", *(("hooks and texts",) if looks_up else ()), "plugin"):
         config = make_config(
             folder,
             k=DEPTH if name == "stock" else offered,
@@ -86,12 +90,13 @@ def measure(folder: Path, *, requests: int, steps: int, method: str, asynchronou
             max_num_batched_tokens=max(8192, 8 * requests),
             num_blocks=400 * requests,
             max_model_len=4096,
-            tuning_file=tuning,
+            tuning_file=textless if name == "hooks" else tuning,
             per_request_metrics=False,
         )
-        scheduler: Any = make_scheduler(factory, config)
-        if name == "hooks":
-            scheduler.depth_control.planner.controller = IdleController()
+        scheduler: Any = make_scheduler(stock if name == "stock" else adaptive, config)
+        if name.startswith("hooks"):
+            planner = scheduler.depth_control.planner
+            planner.controller = IdleController(planner.controller.evidence)
         runs[name] = SteppedScheduler(scheduler, _accepts(random.Random(seed)))
         for i in range(requests):
             prompt = [(i * 7 + j) % 1000 + 3 for j in range(32)]
@@ -110,7 +115,9 @@ def measure(folder: Path, *, requests: int, steps: int, method: str, asynchronou
     if max(drafts.values()) > 1.02 * min(drafts.values()):
         raise RuntimeError(f"the schedulers did not do the same work: {drafts} drafts")
     medians = {name: statistics.median(values) for name, values in times.items()}
-    pairs = {name: [a - b for a, b in zip(times[name], times["stock"], strict=True)] for name in ("hooks", "plugin")}
+    pairs = {
+        name: [a - b for a, b in zip(times[name], times["stock"], strict=True)] for name in runs if name != "stock"
+    }
     return medians | {f"{name} above stock": statistics.median(values) for name, values in pairs.items()}
 
 
@@ -138,10 +145,11 @@ def main(
         return
     table = Table(title=f"CPU time per request and step, µs, {requests} requests (medians)")
     table.add_column("drafter, scheduling")
-    for column in next(iter(rows.values())):
+    columns = list(next(iter(rows.values())))  # of look-up, which has all of them
+    for column in columns:
         table.add_column(column, justify="right")
     for name, row in rows.items():
-        table.add_row(name, *(f"{value:.2f}" for value in row.values()))
+        table.add_row(name, *(f"{row[column]:.2f}" if column in row else "-" for column in columns))
     Console().print(table)
 
 

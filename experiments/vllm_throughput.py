@@ -2,13 +2,13 @@
 
     python -m adaptive_spec.experiments.vllm_throughput code.jsonl chat.jsonl maths.jsonl --out throughput
 
-SmolLM2-135M in bfloat16, drafts by n-gram look-up, closed queues of several lengths. Two engines are loaded once and
-take turns: one without speculation, and one with, in which fixed depths and the table are vLLM's own Dynamic SD
-schedule and the plugin is put in by turns (see ``vllm_engine.py``). The table is tuned, and the plugin settles, on
-prompts that are not measured; every measured cell of the plugin begins with what it had learned there, and no more.
-Rounds over all concurrencies go on until the 95 % interval of each ratio is narrow enough; a concurrency where they
-are has no further ones. Goodput is output tokens over wall seconds, prompts and the end of the queue included. Each
-cell is kept when it is done: a command that was broken off goes on.
+SmolLM2-135M in bfloat16 (or, on a CPU without instructions for that, float32), drafts by n-gram look-up, closed queues
+of several lengths. Two engines are loaded once and take turns: one without speculation, and one with, in which fixed
+depths and the table are vLLM's own Dynamic SD schedule and the plugin is put in by turns (see ``vllm_engine.py``). The
+table is tuned, and the plugin settles, on prompts that are not measured; every measured cell of the plugin begins with
+what it had learned there, and no more. Rounds over all concurrencies go on until the 95 % interval of each ratio is
+narrow enough; a concurrency where they are has no further ones. Goodput is output tokens over wall seconds, prompts and
+the end of the queue included. Each cell is kept when it is done: a command that was broken off goes on.
 
 Run it on an idle machine. Both engines must have the same number of threads, which is checked: variables such as
 ``NUMBA_NUM_THREADS=1`` silently take them from torch.
@@ -39,6 +39,7 @@ from adaptive_spec.experiments.vllm_engine import EngineProcess, Schedule
 NONE, TABLE, OFF, OURS = "none", "dynamic-sd", "plugin at depth 0", "plugin"
 TUNED_DEPTHS = (0, 1, 2, 3, 4, 5, 7)
 TUNING = "max_depth: {k}\nlearned: {{file: null}}\nmetrics: {{enabled: false}}\nreload: {{enabled: false}}\n"
+DTYPES = ("bfloat16", "float32")
 CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "auto"}
 
 
@@ -220,11 +221,11 @@ def _said(ratio: dict[str, float | None]) -> str:
     return f"{value:.3f}" + ("" if half_width is None else f" +-{100 * half_width:.1f} %")
 
 
-def tokenised(texts: Sequence[str], folder: Path) -> list[list[int]]:
+def tokenised(texts: Sequence[str], folder: Path, dtype: str) -> list[list[int]]:
     """Write the model's folder, if it isn't there whole, and return the prompts as its tokens."""
     from adaptive_spec.experiments.smollm2_folder import chat_tokens, write
 
-    return chat_tokens(write(folder, "bfloat16"), texts)
+    return chat_tokens(write(folder, dtype), texts)
 
 
 def main(
@@ -237,6 +238,7 @@ def main(
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 128,
     rounds: Annotated[int, typer.Option(min=1, max=8, help="Rounds at most.")] = 8,
     tuning: Annotated[Path | None, typer.Option(help="The plugin's tuning file, instead of its defaults.")] = None,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
     compiled: Annotated[bool, typer.Option(help="Let vLLM compile the model; its start takes minutes.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts and of the turns.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -245,6 +247,8 @@ def main(
     console = Console(stderr=True)
     try:
         concurrencies, depths = numbers(concurrency, "--concurrency"), numbers(fixed, "--fixed")
+        if dtype not in DTYPES:
+            raise CommandError(f"--dtype is {dtype}; it must be one of {', '.join(DTYPES)}")
         files = [read_prompts(path) for path in file]
         measured = mix(files, num_prompts, seed)
         other = settling(files, measured, num_tuning, seed)
@@ -253,15 +257,15 @@ def main(
         out.mkdir(parents=True, exist_ok=True)
         chosen = out / "tuning.yaml"
         chosen.write_text(tuning.read_text() if tuning is not None else TUNING.format(k=max(depths)))
-        tokens = tokenised([prompt.text for prompt in measured + other], out / "model")
+        tokens = tokenised([prompt.text for prompt in measured + other], out / "model", dtype)
         described = {
             "prompts": [prompt.text[:40] for prompt in measured], "tuned_on": len(other), "max_tokens": max_tokens,
-            "fixed": depths, "concurrency": concurrencies, "compiled": compiled, "seed": seed,
+            "fixed": depths, "concurrency": concurrencies, "compiled": compiled, "dtype": dtype, "seed": seed,
             "tuning": chosen.read_text(),
         }  # fmt: skip
         cells = MeasuredCells(out / "cells.jsonl", described)
         engine = {
-            "model": str(out / "model"), "dtype": "bfloat16", "skip_tokenizer_init": True, "seed": 0,
+            "model": str(out / "model"), "dtype": dtype, "skip_tokenizer_init": True, "seed": 0,
             "enforce_eager": not compiled, "enable_prefix_caching": False, "max_num_seqs": max(concurrencies),
             "max_model_len": 4096, "disable_log_stats": False,
         }  # fmt: skip
