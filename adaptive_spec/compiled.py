@@ -1,4 +1,4 @@
-"""compiled: the decorator for loops that numba compiles."""
+"""compiled: the decorators for loops that numba compiles."""
 
 from __future__ import annotations
 
@@ -21,13 +21,26 @@ def compiled(*signature: str, **options: Any) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         import numba  # takes long to load, and must not be in every process
 
-        njit = cast(Any, numba.njit)
-        try:
-            made = njit(*signature, cache=True, **options)(function)
-        except RuntimeError as error:
-            if "no locator available" not in str(error):
-                raise
-            made = njit(*signature, **options)(function)
-        return cast(Function, made)
+        return cast(Function, _cached(numba.njit, signature, options, function))
 
     return decorate
+
+
+def compiled_for_c(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function that C calls, by its ``address``; kept as those of :func:`compiled` are."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        import numba
+
+        return _cached(numba.cfunc, (signature,), {}, function)
+
+    return decorate
+
+
+def _cached(maker: Any, signature: tuple[Any, ...], options: dict[str, Any], function: Callable[..., Any]) -> Any:
+    try:
+        return maker(*signature, cache=True, **options)(function)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        return maker(*signature, **options)(function)

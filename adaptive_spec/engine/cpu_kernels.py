@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, cfunc, njit, types  # type: ignore[attr-defined]
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
+
+from adaptive_spec.compiled import compiled, compiled_for_c
 
 TILE = 128  # tokens between two rescalings of the running softmax
 _LOG2E = np.float32(1.4426950408889634)
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # NaN and infinity keep their meaning
+_part: Any = compiled(fastmath=_FAST, nogil=True, error_model="numpy")
 
 
 class Word(IntEnum):
@@ -58,7 +61,7 @@ class Word(IntEnum):
 _WORDS = len(Word)
 
 
-@njit(fastmath=_FAST, nogil=True, cache=True, error_model="numpy")
+@_part
 def _rotate(row, first, heads, head_dim, qkv, shift, cos, sin, weight, eps, half, bits, out):  # type: ignore[no-untyped-def]
     """Normalise (if there is a weight) and rotate `heads` heads of one row; float32 results in `out`."""
     values = bits.view(np.float32)
@@ -81,7 +84,7 @@ def _rotate(row, first, heads, head_dim, qkv, shift, cos, sin, weight, eps, half
             out[h * head_dim + middle + d] = b * cos[half, d] + a * sin[half, d]
 
 
-@njit(fastmath=_FAST, nogil=True, cache=True, error_model="numpy")
+@_part
 def _store(bits, shift, count, out, at):  # type: ignore[no-untyped-def]
     """Write float32 bits to `out[at:at+count]`, rounded to nearest even where `out` is bfloat16."""
     for d in range(count):
@@ -91,7 +94,7 @@ def _store(bits, shift, count, out, at):  # type: ignore[no-untyped-def]
         out[at + d] = u >> shift
 
 
-@njit(fastmath=_FAST, nogil=True, cache=True, error_model="numpy")
+@_part
 def _project_row(row, qkv, shift, cos, sin, position, slot, k_flat, v_flat, q_norm, k_norm, eps, heads, q):  # type: ignore[no-untyped-def]
     """Rotate one row's query into `q` and its key, with its value, into the cache."""
     head_dim = cos.shape[1] * 2
@@ -106,7 +109,7 @@ def _project_row(row, qkv, shift, cos, sin, position, slot, k_flat, v_flat, q_no
         v_flat[slot, d] = qkv[row, base + d]
 
 
-@njit(fastmath=_FAST, nogil=True, cache=True, error_model="numpy")
+@_part
 def _exponentials(scores, count, top, powers):  # type: ignore[no-untyped-def]
     """Replace scores by exp(score - top) and return their sum (2**x by a polynomial, 1e-7 relative)."""
     total = np.float32(0.0)
@@ -129,7 +132,7 @@ def _exponentials(scores, count, top, powers):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(fastmath=_FAST, nogil=True, cache=True, error_model="numpy")
+@_part
 def _load4(cache, table, first, end, head, heads, block_size, shift, bits):  # type: ignore[no-untyped-def]
     """Widen `heads` heads of tokens first..first+3 to float32 bits; tokens from `end` on are zero."""
     head_dim = cache.shape[3]
@@ -147,7 +150,7 @@ def _load4(cache, table, first, end, head, heads, block_size, shift, bits):  # t
                 row[d] = np.uint32(0)
 
 
-@njit(fastmath=_FAST, nogil=True, cache=True, error_model="numpy")
+@_part
 def _attend_one(q, k, v, shift, table, first_row, width, length, head, heads, group, scale, out):  # type: ignore[no-untyped-def]
     """Attention of one sequence's rows, for the query heads of key-value heads head..head+heads-1.
 
@@ -261,7 +264,7 @@ def _compile(bits: Any, shift: int) -> tuple[Any, Any]:
     amount = np.uint32(shift)
     signature = types.void(types.CPointer(types.int64))  # type: ignore[no-untyped-call]
 
-    @cfunc(signature, cache=True)
+    @compiled_for_c(signature)
     def project(words):  # type: ignore[no-untyped-def]
         """Rotate rows and write their keys and values into the cache; an item is eight rows."""
         w = carray(words, _WORDS)
@@ -287,7 +290,7 @@ def _compile(bits: Any, shift: int) -> tuple[Any, Any]:
                     row, qkv, amount, cos, sin, positions[row], slot[row], k, v, q_norm, k_norm, reals[0], heads, q
                 )  # fmt: skip
 
-    @cfunc(signature, cache=True)
+    @compiled_for_c(signature)
     def attend(words):  # type: ignore[no-untyped-def]
         """Attend for every sequence of at most `widest` rows; an item is some heads of one sequence."""
         w = carray(words, _WORDS)
