@@ -192,12 +192,15 @@ class Guard:
                 if not self._measuring:
                     self._measured(cost)
             return
+        off_tokens = view.base_tokens - view.sampling_prefills
+        if not off_tokens > 0:  # all that decoded went away meanwhile, which says nothing of drafts
+            self.ledger.pay(-paid)
+            return
         off = self._off.at(view, cost)
         self._since_off += 1
         # What a prefill adds to the step is done whatever is decided, and its token comes anyway. Counted in,
         # it would make a second's loss look small beside the step's seconds.
         prefill = off * min(cost.prefill_share(view), MOST_PREFILL)
-        off_tokens = view.base_tokens - view.sampling_prefills
         tokens = max(time.tokens - view.sampling_prefills, 0.05 * off_tokens)
         slowness = max(seconds - prefill, 0.05 * seconds) / (off - prefill)
         loss = max(slowness * off_tokens - tokens, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,6 +40,9 @@ class Pending:
         Worth that the outcomes so far have shown.
     pinned_tokens : float
         Worth of the drafts among them that were accepted of pinned sequences.
+    gone : list of int
+        Places of the sequences that were removed before they were answered: whatever the pass brought for them,
+        nobody got it.
     """
 
     decision: Decision
@@ -54,6 +57,7 @@ class Pending:
     timed: bool = False
     tokens: float = 0.0
     pinned_tokens: float = 0.0
+    gone: list[int] = field(default_factory=list)
 
     @property
     def waiting(self) -> bool:
@@ -86,12 +90,21 @@ class Pending:
         return self.view.sampling_prefills if time.sampling_prefills is None else time.sampling_prefills
 
     def as_posed(self, time: StepTime) -> tuple[StepTime, StepView]:
-        """The step as the guard can judge it: with what it really carried of prompts, without what pins brought."""
+        """The step as the guard can judge it.
+
+        With what it really carried of prompts, without what pins brought, and with no token expected of those that
+        went away meanwhile: they would have brought none at any depth.
+        """
         view = self.posed
         prefill = view.prefill_tokens if time.prefill_tokens is None else time.prefill_tokens
         ended = self.ended(time)
         if (prefill, ended) != (view.prefill_tokens, view.sampling_prefills):
             view = replace(view, prefill_tokens=prefill, sampling_prefills=ended)
+        if self.gone:
+            assert view.weight is not None
+            weight = view.weight.copy()
+            weight[self.gone] = 0.0
+            view = replace(view, weight=weight)
         return (replace(time, tokens=time.tokens - self.pinned_tokens) if self.pinned_tokens else time), view
 
 
@@ -151,6 +164,7 @@ class InFlight:
         for step, pending in list(self._pending.items()):
             gone = np.flatnonzero((pending.view.row == row) & ~pending.answered)
             if len(gone):
+                pending.gone += gone.tolist()
                 pending.close(gone, len(gone))
                 self.settle(step)
 

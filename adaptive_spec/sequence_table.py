@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptive_spec import loops
 from adaptive_spec.step import BoolArray, FloatArray, IntArray, SequenceId, StepView
 
-UNLIMITED = np.iinfo(np.int64).max
+UNLIMITED = int(np.iinfo(np.int64).max)
 T = TypeVar("T", bound=np.generic)
 
 
@@ -57,15 +57,15 @@ class SequenceTable:
         if not (math.isfinite(weight) and weight > 0):
             raise ValueError(f"weight of sequence {id!r} is {weight}; it must be a finite number over 0")
         for name, value in (("max_depth", max_depth), ("pinned_depth", pinned_depth)):
-            if value is not None and value < 0:
-                raise ValueError(f"{name} of sequence {id!r} is {value}; it must be 0 or more")
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} of sequence {id!r} is {value}; it must be a finite number, 0 or more")
+        cap = UNLIMITED if max_depth is None else min(int(max_depth), UNLIMITED)  # whatever is asked for fits in
+        pin = -1 if pinned_depth is None else min(int(pinned_depth), UNLIMITED)
         if not self._free:
             self._grow()
         row = self._free.pop()
         self._row[id] = row
-        self.weight[row] = weight
-        self.cap[row] = UNLIMITED if max_depth is None else max_depth
-        self.pin[row] = -1 if pinned_depth is None else pinned_depth
+        self.weight[row], self.cap[row], self.pin[row] = weight, cap, pin
         self.personal += self._is_personal(row)
         return row
 

@@ -122,13 +122,13 @@ class DepthControl:
         pin = overrides.pin if decided else self.max_depth
         cap = overrides.cap if decided else None
         row = self.controller.add(request.request_id, weight=overrides.weight, max_depth=cap, pinned_depth=pin)
-        self.requests.add(
-            request,
-            row,
-            cap=self.max_depth if cap is None else min(cap, self.max_depth),
-            weight=overrides.weight,
-            adapted=adapted,
-        )
+        cap = self.max_depth if cap is None else min(cap, self.max_depth)
+        try:
+            self.requests.add(request, row, cap=cap, weight=overrides.weight, adapted=adapted, stock=not decided)
+        except Exception:  # known to both or to neither, or it would be in the way of all others
+            self.requests.remove(request.request_id)
+            self.controller.remove(request.request_id)
+            raise
         if getattr(request, "resumable", False):
             self._results.session(request.request_id)
         if self.watcher is not None:
@@ -270,12 +270,14 @@ class DepthControl:
         counted = self._results.count(passed, output, results, live)
         self.verified += counted.all_verified
         self.accepted += counted.all_accepted
-        passed.tokens = counted.worth
-        passed.answered = True
+        passed.bring(counted.worth, counted.emitted)
+        connector = getattr(results, "kv_connector_output", None)
+        if connector is not None and connector.invalid_block_ids:  # vLLM takes back what rested on these
+            self._out_of_date = True
         decided = passed.decided
         if decided is not None:
             verified, accepted, emitted, alive = self._results.of_decision(passed, decided, counted)
-            self._teach(decided, verified, accepted, alive)
+            passed.tokens -= self._teach(decided, verified, accepted, alive)
             if self.watcher is not None:
                 report = report_of(
                     passed, decided, (verified, accepted, emitted, alive), self.mode, self.steers, self.max_depth
@@ -283,18 +285,24 @@ class DepthControl:
                 self._tell(self.watcher.step, report)
         self._settle(passed)
 
-    def _teach(self, decided: DecidedDepths, verified: IntArray, accepted: IntArray, alive: BoolArray | None) -> None:
-        """Tell the controller what its own depths brought, or would have brought where others were in effect."""
+    def _teach(self, decided: DecidedDepths, verified: IntArray, accepted: IntArray, alive: BoolArray | None) -> float:
+        """Tell the controller what its own depths brought, or would have brought where others were in effect.
+
+        Returns the worth of what was accepted beyond its depths.
+        """
         decision, ids, drafted = decided.decision, decided.roster.ids, decided.offered
+        beyond = 0.0
         if not decided.in_effect:
-            verified = np.minimum(verified, decision.depth)
+            verified, all_accepted = np.minimum(verified, decision.depth), accepted
             accepted = np.minimum(accepted, verified)
+            beyond = float(decided.roster.weight @ (all_accepted - accepted))
         row: IntArray | None = decision.row
         if alive is not None:
             row, keep = None, np.flatnonzero(alive)
             ids = [ids[i] for i in keep.tolist()]
             drafted, verified, accepted = drafted[keep], verified[keep], accepted[keep]
         self.controller.observe(Outcome(decision.step, ids, drafted, verified, accepted, row))
+        return beyond
 
     def _settle(self, passed: ScheduledPass) -> None:
         """Hand on a step's time once both its seconds and its tokens are known."""

@@ -52,7 +52,7 @@ class PassReader:
             requests.restart(live[request_id])
         roster = requests.roster(list(output.num_scheduled_tokens))
         total: int = output.total_num_scheduled_tokens
-        sequences, ends = len(roster), 0
+        sequences, ending = len(roster), ()
         drafting: Roster = roster
         if left is not None and left.roster is roster and total == sequences + left.made:
             # The common case: whoever was to decode does, with all drafts that were left, and nobody else.
@@ -62,7 +62,7 @@ class PassReader:
             sequences = int(np.count_nonzero(decoding))
             sampling = decoding
             if sequences < len(roster):
-                sampling, ends = self._sampling(output, live, roster, decoding)
+                sampling, ending = self._sampling(output, live, roster, decoding)
                 requests.decoding[roster.row] = sampling
             drafts = _drafts(output, roster.ids, decoding)
             carried = sequences + int(drafts[decoding].sum())
@@ -81,22 +81,25 @@ class PassReader:
             sequences=sequences,
             context=roster.prompt_tokens + written,
             prefill_tokens=total - carried,
-            sampling_prefills=ends,
+            sampling_prefills=len(ending),
+            ending=ending,
             drafted_before=drafted_before,
         )
         return passed, drafting, produced
 
     @staticmethod
-    def _sampling(output: Any, live: dict[str, Any], roster: Roster, decoding: BoolArray) -> tuple[BoolArray, int]:
-        """The requests whose part in the step ends with a token, shape (N,), and how many of them end their prompt."""
-        sampling, ends = decoding.copy(), 0
+    def _sampling(
+        output: Any, live: dict[str, Any], roster: Roster, decoding: BoolArray
+    ) -> tuple[BoolArray, tuple[int, ...]]:
+        """The requests whose part in the step ends with a token, shape (N,); the places of those that end a prompt."""
+        sampling, ending = decoding.copy(), []
         for i in np.flatnonzero(~decoding).tolist():
             request = live[roster.ids[i]]
             reached = request.num_computed_tokens + output.num_scheduled_tokens[roster.ids[i]]
             if reached >= request.num_tokens + request.num_output_placeholders:
                 sampling[i] = True
-                ends += 1
-        return sampling, ends
+                ending.append(i)
+        return sampling, tuple(ending)
 
 
 def _drafts(output: Any, ids: list[str], decoding: BoolArray) -> IntArray:

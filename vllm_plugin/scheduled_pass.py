@@ -79,6 +79,8 @@ class ScheduledPass:
         Whether every one of them yields a token.
     positions, sequences, context, prefill_tokens, sampling_prefills : int
         As in the view and the step's time.
+    ending : tuple of int
+        Places of the requests whose prompts end in the pass.
     drafted_before : int
         Depth that was drafted to for this pass, within the one before.
     drafts_asked : int
@@ -96,12 +98,32 @@ class ScheduledPass:
     context: int = 0
     prefill_tokens: int = 0
     sampling_prefills: int = 0
+    ending: tuple[int, ...] = ()
     drafted_before: int = 0
     drafts_asked: int = 0
     seconds: float = NAN
     timed: bool = False
     tokens: float = NAN
     answered: bool = False
+
+    def bring(self, worth: float, emitted: IntArray) -> None:
+        """Its results are there.
+
+        The first token after a prompt counts one, whoever gets it, and none if nobody is there any more: it comes
+        whatever is decided, and must be no gain or loss of the drafts'.
+
+        Parameters
+        ----------
+        worth : float
+            Of all tokens gained.
+        emitted : int array, shape (N,)
+            Tokens that each request gained.
+        """
+        self.tokens, self.answered = worth, True
+        if self.ending and self.roster is not None:
+            ending = list(self.ending)
+            self.tokens -= float((self.roster.weight[ending] - 1.0) @ emitted[ending])
+            self.sampling_prefills = int(np.count_nonzero(emitted[ending]))
 
     @property
     def decision(self) -> Decision | None:

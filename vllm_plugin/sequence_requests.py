@@ -46,6 +46,8 @@ class SequenceRequests:
         Whether its prompt is in the KV cache, so that it decodes in every step that it is scheduled in.
     adapted : bool array, shape (capacity,)
         Whether the plugin gives it its depth; the others keep vLLM's own.
+    stock : bool array, shape (capacity,)
+        Whether the controller, too, counts it with vLLM's own depth: outside the share, but not in shadow mode.
     stamp : int array, shape (capacity,)
         Differs for every request that a row has held, so that a late output isn't taken for its successor's.
     unadapted, capped : int
@@ -73,6 +75,7 @@ class SequenceRequests:
         self.weight: FloatArray = np.zeros(0)
         self.decoding: BoolArray = np.zeros(0, dtype=bool)
         self.adapted: BoolArray = np.zeros(0, dtype=bool)
+        self.stock: BoolArray = np.zeros(0, dtype=bool)
         self.stamp: IntArray = np.zeros(0, dtype=np.int64)
         self._roster = self._gather([])
         self._queue: list[Any] | None = None  # the requests of the roster, where it was asked for by them
@@ -85,7 +88,7 @@ class SequenceRequests:
         """Rows that the tables have."""
         return len(self.stamp)
 
-    def add(self, request: Any, row: int, *, cap: int, weight: float, adapted: bool) -> None:
+    def add(self, request: Any, row: int, *, cap: int, weight: float, adapted: bool, stock: bool = False) -> None:
         """Begin a request of vLLM's in the row that the controller gave it."""
         if row >= self.capacity:
             self._grow(row + 1)
@@ -95,6 +98,7 @@ class SequenceRequests:
         self.cap[row] = cap
         self.weight[row] = weight
         self.adapted[row] = adapted
+        self.stock[row] = stock
         self.unadapted += not adapted
         self.capped += cap < self.max_depth
         self.last_accepted[row] = NEVER

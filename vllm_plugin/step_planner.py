@@ -34,8 +34,7 @@ class StepPlanner:
     asynchronous : bool
         Whether steps are scheduled before the results of the one before are there.
     clock : callable
-        Seconds.
-    """
+        Seconds."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class StepPlanner:
         """
         began = self._clock()
         if not self._drafter.plans_early:
-            decision = self.controller.plan(self._view(roster, produced, limit, prefill))
+            decision = self.controller.plan(self._view(roster, produced, limit, prefill, offered))
             self._current = DecidedDepths(decision, roster, offered, self._clock() - began)
             return decision.depth
         planned, self._ahead = self._ahead, None
@@ -84,7 +83,7 @@ class StepPlanner:
         more = prefill[0] - self._prefill[0]
         np.maximum(limit, 0, out=limit)
         if more > 0 and more > REVISE_FROM * (len(roster) + int(limit.sum()) + self._prefill[0]):
-            decision = self.controller.revise(planned.decision, self._view(roster, produced, limit, prefill))
+            decision = self.controller.revise(planned.decision, self._view(roster, produced, limit, prefill, offered))
             seconds = planned.seconds + self._clock() - began
             self._current = DecidedDepths(decision, roster, offered, seconds)
             return np.minimum(decision.depth, limit)
@@ -140,7 +139,7 @@ class StepPlanner:
         limit = drafting.before_last - produced
         limit -= 1 + self._asynchronous  # the controller keeps it within 0..K
         began = self._clock()
-        decision = self.controller.plan(self._view(drafting, produced, limit, self._prefill))
+        decision = self.controller.plan(self._view(drafting, produced, limit, self._prefill, limit))
         self._ahead = DecidedDepths(decision, drafting, NO_COUNTS, self._clock() - began)
         return self._max_depth if self._any_unadapted(drafting) else int(decision.draft_depth)
 
@@ -159,6 +158,15 @@ class StepPlanner:
         """What was planned holds no more."""
         self._ahead = self._current = None
 
-    def _view(self, roster: Roster, produced: IntArray, limit: IntArray, prefill: tuple[int, int]) -> StepView:
+    def _view(
+        self, roster: Roster, produced: IntArray, limit: IntArray, prefill: tuple[int, int], drafts: IntArray
+    ) -> StepView:
+        """The step as the controller sees it; `drafts` is what those bring along that keep vLLM's own depth."""
         evidence = self._requests.evidence(roster.row, produced, self._evidence)
-        return StepView(roster.row, limit, roster.prompt + produced, evidence, roster.weight, *prefill)
+        view = StepView(roster.row, limit, roster.prompt + produced, evidence, roster.weight, *prefill)
+        if self._requests.unadapted:
+            # They are pinned to what the controller may give; what vLLM verifies beyond it are positions, too.
+            pinned = np.clip(limit, 0, self.controller.max_depth)
+            beyond = np.maximum(np.minimum(drafts, self._max_depth) - pinned, 0)
+            view.carried_drafts = int(beyond @ self._requests.stock[roster.row])
+        return view
