@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
@@ -46,6 +48,35 @@ def test_what_the_tuning_names_must_be_there(tmp_path: Path) -> None:
         start(tmp_path, f"cost: {{source: file, file: '{broken}'}}\n")
     with pytest.raises(TuningError, match="cost"):
         start(tmp_path, "cost: {source: roofline, hardware: abacus}\n")
+
+
+WITHOUT_DRAFTS = {"verify_ms_by_tokens": {"1": 36, "4": 38, "16": 50, "64": 114}}
+WITH_DRAFTS = {**WITHOUT_DRAFTS, "draft_ms_per_depth_by_requests": {"1": 3.0}}
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(
+    ("profile", "method", "each"),
+    [
+        (WITHOUT_DRAFTS, "draft_model", 0.036),  # the draft model is as large as the target here
+        (WITH_DRAFTS, "draft_model", 0.003),
+        (WITHOUT_DRAFTS, "ngram", 0.0),
+        (WITHOUT_DRAFTS, "medusa", 0.0),  # drafts the configured number in any case
+    ],
+)
+def test_a_saved_profile_without_drafting_does_not_make_it_free(
+    tmp_path: Path, profile: dict[str, Any], method: str, each: float, k: int
+) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(profile))
+    model = start(tmp_path, f"max_depth: 6\ncost: {{source: file, file: '{file}'}}\n", method=method, k=k)
+    control = model.scheduler.depth_control
+    depth = np.arange(1, k + 1)
+    np.testing.assert_allclose(control.controller.cost.draft(depth, 3), each * depth, rtol=1e-6)
+    split = control.clock.split
+    assert (split is not None) == (method == "draft_model")
+    if split is not None:
+        assert split.split(0.05, 4, k, 3)[1] > 0
 
 
 def test_full_graphs_are_remarked_on_where_the_drafter_makes_passes() -> None:
