@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from adaptive_spec.config import TuningConfig, TuningError
-from adaptive_spec.tuning_file import Location, TuningFile
+from adaptive_spec.tuning_file import InconsistentError, Location, TuningFile
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ class TuningReload:
     fixed : mapping of location to str, optional
         Further settings that can't change, and why.
     adjust : callable, optional
-        What the engine makes of a file's settings, as it did at the start: a `max_depth` cut to its own, say.
+        What the engine makes of a file's settings, as it did at the start: a `max_depth` cut to its own, say. Of
+        the problems of an :class:`~adaptive_spec.tuning_file.InconsistentError` the log tells the lines.
 
     Attributes
     ----------
@@ -140,6 +141,9 @@ class TuningReload:
             return None
         except TuningError as error:
             self._refuse(str(error))
+            return None
+        except InconsistentError as error:
+            self._refuse(str(file.error(error.problems)))
             return None
         if tuning == self.tuning:
             return None

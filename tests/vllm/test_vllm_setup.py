@@ -50,6 +50,13 @@ def test_what_the_tuning_names_must_be_there(tmp_path: Path) -> None:
         start(tmp_path, "cost: {source: roofline, hardware: abacus}\n")
 
 
+def test_depths_beyond_vllms_own_stop_the_start(tmp_path: Path) -> None:
+    text = "policy:\n  name: batch-threshold\n  table: [[1, 8, 6], [9, 32, 3], [33, null, 1]]\n"
+    with pytest.raises(TuningError, match=r"tuning.yaml:3: policy.table: .*num_speculative_tokens is 4"):
+        start(tmp_path, text, k=4)
+    assert start(tmp_path, text, k=6).scheduler.depth_control is not None
+
+
 WITHOUT_DRAFTS = {"verify_ms_by_tokens": {"1": 36, "4": 38, "16": 50, "64": 114}}
 WITH_DRAFTS = {**WITHOUT_DRAFTS, "draft_ms_per_depth_by_requests": {"1": 3.0}}
 
