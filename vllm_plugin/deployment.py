@@ -72,8 +72,9 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
         _log_stock(error)
         return None
     logger.info(
-        "adaptive depth is %s for %.4g of the requests, 0 to %d drafts, policy %s; %s",
-        tuning.mode, tuning.share, min(tuning.max_depth, most), tuning.policy.name, drafter.describe(),
+        "adaptive depth is %s for %.4g %% of the requests, 0 to %d drafts, policy %s; %s; %s",
+        tuning.mode, 100 * tuning.share, tuning.max_depth, tuning.policy.name, drafter.describe(),
+        f"tuning file {path}" if path else "no tuning file is named: the defaults hold",
     )  # fmt: skip
     if remark := graph_remark(scheduler.vllm_config, drafter):
         logger.warning("adaptive depth: %s", remark)

@@ -15,9 +15,9 @@ pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
 
 from adaptive_scheduler import PROMPT, both, drafters, start
 
-from adaptive_spec.experiments.stepped_vllm import abort, make_request
+from adaptive_spec.experiments.stepped_vllm import abort, make_config, make_request, make_scheduler
 from adaptive_spec.tuning_file import TuningError
-from adaptive_spec.vllm_plugin import cost_source, deployment
+from adaptive_spec.vllm_plugin import cost_source, deployment, factory
 from adaptive_spec.vllm_plugin.drafters import drafter_of
 
 
@@ -55,6 +55,31 @@ def test_depths_beyond_vllms_own_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(TuningError, match=r"tuning.yaml:3: policy.table: .*num_speculative_tokens is 4"):
         start(tmp_path, text, k=4)
     assert start(tmp_path, text, k=6).scheduler.depth_control is not None
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [("1.0", "100 %"), ("0.05", "5 %"), ("0.005", "0.5 %"), ("0.07", "7 %"), ("0", "0 %")]
+)
+def test_the_start_is_told_with_the_share_and_the_file(
+    tmp_path: Path, share: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "adaptive_spec"):
+        start(tmp_path, f"max_depth: 6\nshare: {share}\n")
+    (line,) = {record.getMessage() for record in caplog.records if "adaptive depth is on" in record.getMessage()}
+    assert f"adaptive depth is on for {said} of the requests, 0 to 6 drafts, policy roofline-budget; " in line
+    assert line.endswith(f"; tuning file {tmp_path / 'tuning.yaml'}")
+
+
+def test_without_a_file_the_start_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("ADAPTIVE_SPEC_CONFIG", raising=False)
+    with caplog.at_level(logging.INFO, "adaptive_spec"):
+        scheduler = make_scheduler(factory.make_scheduler, make_config(tmp_path, k=5))
+    assert scheduler.depth_control is not None
+    (line,) = {record.getMessage() for record in caplog.records if "adaptive depth is on" in record.getMessage()}
+    assert "for 100 % of the requests, 0 to 5 drafts" in line
+    assert line.endswith("; no tuning file is named: the defaults hold")
 
 
 WITHOUT_DRAFTS = {"verify_ms_by_tokens": {"1": 36, "4": 38, "16": 50, "64": 114}}
