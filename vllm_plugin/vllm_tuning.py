@@ -1,10 +1,10 @@
-"""The tuning file as far as vLLM can have it: no deeper than its ``num_speculative_tokens``."""
+"""The tuning file as far as vLLM can have it: no deeper than it drafts, and without what the plugin hasn't."""
 
 from __future__ import annotations
 
 import logging
 
-from adaptive_spec.config import TuningConfig
+from adaptive_spec.config import CostConfig, TuningConfig
 from adaptive_spec.tuning_file import InconsistentError, Problem, TuningFile
 
 logger = logging.getLogger(__name__)
@@ -35,15 +35,24 @@ def fitted(tuning: TuningConfig, most: int) -> TuningConfig:
     Raises
     ------
     InconsistentError
-        If it names depths beyond.
+        If it names depths beyond, or asks for what the plugin hasn't.
     """
-    if tuning.max_depth <= most:
-        return tuning
-    try:
-        return tuning.with_max_depth(most)
-    except InconsistentError as error:
+    problems = []
+    if tuning.cost.interpolation != CostConfig().interpolation:
+        message = (
+            f"{tuning.cost.interpolation} is for the profile that the standalone engine measures, and inside vLLM none "
+            "is measured; leave it out, or name a saved profile with source: file, which has its own interpolation"
+        )
+        problems.append(Problem(("cost", "interpolation"), message))
+    if tuning.max_depth > most:
         remedy = (
             f"vLLM's num_speculative_tokens is {most} and cuts max_depth {tuning.max_depth} to it; raise "
             "num_speculative_tokens, or lower the depths and max_depth"
         )
-        raise InconsistentError([Problem(p.location, f"{p.message} ({remedy})") for p in error.problems]) from None
+        try:
+            tuning = tuning.with_max_depth(most)
+        except InconsistentError as error:
+            problems += [Problem(p.location, f"{p.message} ({remedy})") for p in error.problems]
+    if problems:
+        raise InconsistentError(problems)
+    return tuning

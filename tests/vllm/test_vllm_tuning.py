@@ -52,6 +52,29 @@ def test_all_depths_beyond_are_told_at_once(tmp_path: Path) -> None:
     assert ":2: policy.depth: " in second
 
 
+STAIRS = "max_depth: 6\ncost:\n  interpolation: staircase\n"
+
+
+def test_a_measured_profile_s_interpolation_is_refused_since_none_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tuning.yaml"
+    file.write_text(STAIRS)
+    for load in (lambda: load_tuning(str(file), 8), lambda: front_end(file, monkeypatch, "ngram", 8)):
+        with pytest.raises(TuningError) as error:
+            load()
+        assert str(error.value).startswith(f"{file}:3: cost.interpolation: staircase is for the profile")
+        assert "leave it out, or name a saved profile with source: file" in str(error.value)
+    file.write_text(STAIRS + "policy: {name: fixed, depth: 6}\n")
+    with pytest.raises(TuningError) as error:
+        load_tuning(str(file), 4)
+    first, second = str(error.value).splitlines()
+    assert ":3: cost.interpolation: " in first
+    assert ":4: policy.depth: " in second
+    file.write_text(STAIRS.replace("staircase", "linear"))
+    assert load_tuning(str(file), 8) == TuningConfig.load(file)
+
+
 @pytest.mark.parametrize("most", [1, 2, 4, 6, 8, 9])
 @pytest.mark.parametrize("text", ["", "max_depth: 12\n", "max_depth: 3\n", *DEEP])
 def test_whatever_a_file_says_it_fits_or_says_why(tmp_path: Path, text: str, most: int) -> None:
