@@ -298,13 +298,27 @@ class TuningConfig(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> TuningConfig:
-        problems = self.policy.build(self.max_depth, self.seed)[1]
-        if self.fallback.depth > self.max_depth:
-            message = f"{self.fallback.depth} is over max_depth {self.max_depth}; lower it or raise max_depth"
+        self._check_depths(self.max_depth)
+        return self
+
+    def _check_depths(self, max_depth: int) -> None:
+        problems = self.policy.build(max_depth, self.seed)[1]
+        if self.fallback.depth > max_depth:
+            message = f"{self.fallback.depth} is over max_depth {max_depth}; lower it or raise max_depth"
             problems.append(Problem(("fallback", "depth"), message, depends=("max_depth",)))
         if problems:
             raise InconsistentError(problems)
-        return self
+
+    def with_max_depth(self, max_depth: int) -> TuningConfig:
+        """Return the same tuning with another `max_depth`.
+
+        Raises
+        ------
+        InconsistentError
+            If other settings name depths beyond it.
+        """
+        self._check_depths(max_depth)
+        return self.model_copy(update={"max_depth": max_depth})
 
     @classmethod
     def load(cls, path: str | Path) -> TuningConfig:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from adaptive_spec.config import TuningConfig, TuningError
-from adaptive_spec.tuning_file import Location, TuningFile
+from adaptive_spec.tuning_file import InconsistentError, Location, TuningFile
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,9 @@ class TuningReload:
     """Looks at a tuning file now and then, and hands on what is new and valid.
 
     A new content counts once two looks in a row have found it, so that a file that is just being written is
-    taken for neither a mistake nor a setting. It is then checked whole; settings that can't change in a running
+    taken for neither a mistake nor a setting. It counts at the first look if nobody has written to the file for as
+    long as lies between two looks, by its time and the machine's clock: what is edited while an engine is idle
+    holds as soon as it is looked at. A new content is then checked whole; settings that can't change in a running
     engine are refused by name. On any error the old settings stay, and one line of the log says why; it says so
     again only when the file has changed. A file that is gone, or empty, changes nothing.
 
@@ -46,7 +49,8 @@ class TuningReload:
     fixed : mapping of location to str, optional
         Further settings that can't change, and why.
     adjust : callable, optional
-        What the engine makes of a file's settings, as it did at the start: a `max_depth` cut to its own, say.
+        What the engine makes of a file's settings, as it did at the start: a `max_depth` cut to its own, say. Of
+        the problems of an :class:`~adaptive_spec.tuning_file.InconsistentError` the log tells the lines.
 
     Attributes
     ----------
@@ -102,10 +106,9 @@ class TuningReload:
             return None
 
     def _look(self) -> bytes | None:
-        """The file's content, if two looks in a row found the same; None if there is nothing to take."""
+        """The file's content, if nobody is writing it; None if there is nothing to take."""
         try:
-            status = self.path.stat()
-            signature = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
+            signature = self._sign()
             if signature != self._signature:
                 self._signature, self._looks = signature, 0
             # Times are coarse: two edits may bear the same one, so a fresh file is read a few times more.
@@ -113,6 +116,8 @@ class TuningReload:
                 return None
             self._looks += 1
             content = self.path.read_bytes()
+            # Two looks found the same, or nobody has written for a while, and nobody began to while it was read.
+            stands = content == self._seen or (self._rests(signature) and self._sign() == signature)
         except OSError as error:
             if not self._missing:
                 logger.warning(
@@ -122,8 +127,16 @@ class TuningReload:
             self._missing, self._signature, self._seen = True, None, None
             return None
         self._missing = False
-        stands, self._seen = content == self._seen, content
+        self._seen = content
         return content if stands else None
+
+    def _sign(self) -> Signature:
+        status = self.path.stat()
+        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
+
+    def _rests(self, signature: Signature) -> bool:
+        """Whether the last change lies an interval back; never for times of another clock, that are still to come."""
+        return time.time() - signature[0] / 1e9 >= self.tuning.reload.check_every_seconds
 
     def _take(self, content: bytes) -> TuningConfig | None:
         """Check a new content and put it into effect."""
@@ -140,6 +153,9 @@ class TuningReload:
             return None
         except TuningError as error:
             self._refuse(str(error))
+            return None
+        except InconsistentError as error:
+            self._refuse(str(file.error(error.problems)))
             return None
         if tuning == self.tuning:
             return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 import time
 from pathlib import Path
 
@@ -24,7 +26,7 @@ class StateKeeper:
     path : path
         The file. Engines that run side by side need one each; see :func:`state_path`.
     every_seconds : float
-        Seconds between two savings.
+        Seconds between two savings; they may be set anew at any time, and fewer hold at once.
 
     Attributes
     ----------
@@ -46,7 +48,7 @@ class StateKeeper:
         self.saves = 0
         self.failures = 0
         self.saved_at: float | None = None
-        self._next: float | None = None
+        self._next = math.inf
         self._foreign = False  # whether the file at `path` is one that was refused
         self._failing = False
 
@@ -61,7 +63,24 @@ class StateKeeper:
             logger.warning("what was learned in %s is left alone; a cold start: %s", self.path, error)
         else:
             self.warm = True
+            logger.info("what was learned in %s was taken over", self.path)
+        self._warn_if_unwritable()
         return self.warm
+
+    def _warn_if_unwritable(self) -> None:
+        """Say at the start, not at the first saving, that what is learned will be lost."""
+        try:
+            # A file is written beside the old one and takes its place, so the folder alone must allow it.
+            folder = next(folder for folder in self.path.absolute().parents if folder.exists())
+            if not folder.is_dir():
+                why = f"{folder} is no folder"
+            elif not os.access(folder, os.W_OK | os.X_OK):
+                why = f"{folder} can't be written to"
+            else:
+                return
+        except (OSError, StopIteration) as error:
+            why = str(error)
+        logger.warning("what is learned can't be saved to %s: %s; mend that, or it is lost at the end", self.path, why)
 
     def tick(self, now: float) -> bool:
         """Save if it is time to; whether it was done. Never raises.
@@ -71,8 +90,7 @@ class StateKeeper:
         now : float
             Seconds, by any clock that never goes back; the first call starts the schedule.
         """
-        if self._next is None:
-            self._next = now + self.every_seconds
+        self._next = min(self._next, now + self.every_seconds)
         if now < self._next:
             return False
         self._next = now + self.every_seconds

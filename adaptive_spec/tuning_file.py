@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -203,8 +203,12 @@ class TuningFile:
                 if not found:
                     return config
                 break
-        ordered = sorted(found.values(), key=lambda problem: self.line(problem.location) or 0)
-        raise TuningError("\n".join(self.problem(problem.location, problem.message) for problem in ordered))
+        raise self.error(found.values())
+
+    def error(self, problems: Iterable[Problem]) -> TuningError:
+        """The error that tells of these problems, in the order of the file."""
+        ordered = sorted(problems, key=lambda problem: self.line(problem.location) or 0)
+        return TuningError("\n".join(self.problem(problem.location, problem.message) for problem in ordered))
 
 
 def _faults(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Problem, bool]]:

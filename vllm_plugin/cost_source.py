@@ -29,16 +29,20 @@ def starting_cost(config: CostConfig, vllm_config: Any, drafter: Drafter) -> Ste
 
     A scheduler can't time passes of its own, so `source: profile` stands for the machine's roofline here, and
     observed steps make a profile of it. A factor that is wrong for all numbers of positions alike changes no
-    decision; where the knee lies is learned within some hundred steps. `source: file` skips that.
+    decision; where the knee lies is learned within some hundred steps. `source: file` skips that; where such a
+    profile says nothing of a drafter that makes passes, one of them is to the target's what it is by the roofline.
 
     Raises
     ------
     TuningError
         If a file or a machine that the tuning names can't be used.
     """
+    profile = None
     if config.source == "file":
         assert config.file is not None  # the tuning's own check
-        return _named("file", Profile.from_file, config.file)
+        profile = _named("file", Profile.from_file, config.file)
+        if not drafter.costs_by_depth or profile.draft_cost != DraftCost.free():
+            return profile
     if config.hardware is not None:
         name, machine = config.hardware, _named("hardware", hardware, config.hardware)
     else:
@@ -51,6 +55,10 @@ def starting_cost(config: CostConfig, vllm_config: Any, drafter: Drafter) -> Ste
         geometry = _named("geometry_file", ModelGeometry.from_config, config.geometry_file)
     else:
         geometry = geometry_of(vllm_config.model_config)
+    if profile is not None:
+        # The machine may run on another scale than its roofline; what a draft's pass is to the target's stays.
+        scale = _one_pass(profile) / _one_pass(Roofline(machine, geometry, dtype))
+        return profile.with_draft_cost(_draft_cost(vllm_config, name, dtype, geometry, scale))
     draft = DraftCost.free()
     if drafter.costs_by_depth:
         draft = _draft_cost(vllm_config, name, dtype, geometry)
@@ -107,15 +115,21 @@ def _named(key: str, read: Callable[[Any], T], value: Any) -> T:
         raise TuningError(f"cost.{key}: {value} can't be used: {error}") from error
 
 
-def _draft_cost(vllm_config: Any, machine: str, dtype: str, target: ModelGeometry) -> DraftCost:
+def _draft_cost(vllm_config: Any, machine: str, dtype: str, target: ModelGeometry, scale: float = 1.0) -> DraftCost:
     """One pass of the draft model for each token of depth; the first one is made even at depth 0.
 
     vLLM's draft models, EAGLE and MTP run once in every step, to keep their KV cache in step with the target's.
+    A pass takes `scale` times what the roofline says.
     """
     draft_config = getattr(vllm_config.speculative_config, "draft_model_config", None)
     geometry = target if draft_config is None else geometry_of(draft_config)
-    each = float(Roofline(hardware(machine), geometry, dtype).verify_range(1, 1, 0.0, 1)[0])
+    each = scale * _one_pass(Roofline(hardware(machine), geometry, dtype))
     return DraftCost(idle=(each,), start=(0.0,), each=(each,))
+
+
+def _one_pass(cost: StepCost) -> float:
+    """Seconds of a pass over one position."""
+    return float(cost.verify_range(1, 1, 0.0, 1)[0])
 
 
 def _dtype(model_config: Any) -> str:

@@ -20,6 +20,7 @@ from adaptive_spec.vllm_plugin.plugin import SECTION, TUNING_FILE, VARIABLE
 from adaptive_spec.vllm_plugin.sequence_requests import SequenceRequests
 from adaptive_spec.vllm_plugin.step_clock import StepClock
 from adaptive_spec.vllm_plugin.upkeep_watcher import watch
+from adaptive_spec.vllm_plugin.vllm_tuning import fitted, load_tuning
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +59,12 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
         return None
     if drafter is None:
         return None
-    tuning = capped(TuningConfig.load(path) if path else TuningConfig(), most)
+    tuning = load_tuning(path, most)
     names = evidence(tuning, drafter, bool(scheduler.vllm_config.scheduler_config.async_scheduling))
     try:
         control = _control(scheduler, drafter, tuning, names, clock)
         control.watcher = watch(
-            control, tuning, path, scheduler.vllm_config, adjust=lambda edited: capped(edited, most)
+            control, tuning, path, scheduler.vllm_config, adjust=lambda edited: fitted(edited, most)
         )
     except TuningError:
         raise
@@ -71,8 +72,9 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
         _log_stock(error)
         return None
     logger.info(
-        "adaptive depth is %s for %.4g of the requests, 0 to %d drafts, policy %s; %s",
-        tuning.mode, tuning.share, min(tuning.max_depth, most), tuning.policy.name, drafter.describe(),
+        "adaptive depth is %s for %.4g %% of the requests, 0 to %d drafts, policy %s; %s; %s",
+        tuning.mode, 100 * tuning.share, tuning.max_depth, tuning.policy.name, drafter.describe(),
+        f"tuning file {path}" if path else "no tuning file is named: the defaults hold",
     )  # fmt: skip
     if remark := graph_remark(scheduler.vllm_config, drafter):
         logger.warning("adaptive depth: %s", remark)
@@ -156,14 +158,6 @@ def graph_remark(vllm_config: Any, drafter: Drafter) -> str | None:
         'that only verification becomes shallower; --compilation-config \'{"cudagraph_mode": "PIECEWISE"}\' lets it '
         "draft less"
     )
-
-
-def capped(tuning: TuningConfig, most: int) -> TuningConfig:
-    """The tuning with no more depth than vLLM's ``num_speculative_tokens``."""
-    if tuning.max_depth <= most:
-        return tuning
-    logger.info("adaptive depth: vLLM's num_speculative_tokens is %d, so that is K", most)
-    return TuningConfig.model_validate(tuning.model_dump() | {"max_depth": most})
 
 
 def evidence(tuning: TuningConfig, drafter: Drafter, asynchronous: bool) -> tuple[str, ...]:

@@ -117,6 +117,8 @@ class DepthControl:
         """Begin a request of vLLM's; one that is known already brings a session's next prompt, which waits its turn."""
         if request.request_id in self.requests.row_of:
             return
+        if self.watcher is not None:  # no step may have been for long: an edited tuning holds from this request on
+            self._tell(self.watcher.tick, self.clock.clock())
         adapted = self.steers and is_in_share(request.request_id, self.share)
         decided = adapted or not self.steers  # a shadow decides for those that it doesn't adapt
         pin = overrides.pin if decided else self.max_depth

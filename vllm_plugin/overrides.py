@@ -10,6 +10,8 @@ from adaptive_spec.tuning_file import nearest
 
 PREFIX = "adaptive_spec."
 KEYS = ("max_depth", "depth", "weight", "off")
+_MEANT = "adaptivespec"  # letters with which a key begins that is meant for the plugin, however it is written
+_LOOKED_AT = 40  # of the characters of a key
 HEAVIEST = 1000.0  # weight; one client's must not drown everybody else's in goodput and policy
 
 
@@ -49,6 +51,8 @@ class Overrides:
     def parse(cls, extra_args: Mapping[str, Any] | None, max_depth: int | None = None) -> Overrides:
         """Read the keys that begin with ``adaptive_spec.``; everything else is somebody else's.
 
+        A key that only resembles one of them, such as ``adaptive-spec.depth``, is a mistake and refused.
+
         Parameters
         ----------
         extra_args : mapping, optional
@@ -64,7 +68,12 @@ class Overrides:
         """
         if not extra_args:
             return NONE
-        given = {key[len(PREFIX) :]: value for key, value in extra_args.items() if key.startswith(PREFIX)}
+        given = {}
+        for key, value in extra_args.items():
+            if key.startswith(PREFIX):
+                given[key[len(PREFIX) :]] = value
+            elif _is_meant(key):
+                raise ValueError(f"{key[:_LOOKED_AT]} is unknown{nearest(key.lower(), [PREFIX + own for own in KEYS])}")
         if not given:
             return NONE
         for key in given:
@@ -79,6 +88,11 @@ class Overrides:
 
 
 NONE = Overrides()
+
+
+def _is_meant(key: str) -> bool:
+    """Whether a key without the prefix seems to be meant to have it."""
+    return "".join(filter(str.isalpha, key[:_LOOKED_AT])).lower().startswith(_MEANT)
 
 
 def _count(given: Mapping[str, Any], key: str) -> int | None:

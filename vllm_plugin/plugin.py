@@ -6,7 +6,10 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adaptive_spec.config import TuningConfig
 
 VARIABLE = "ADAPTIVE_SPEC_CONFIG"
 SECTION = "adaptive_spec"  # of vLLM's additional_config
@@ -55,9 +58,9 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
     Raises
     ------
     adaptive_spec.config.TuningError
-        If the tuning file is wrong; the server doesn't start with settings that nobody wanted.
+        If the tuning file is wrong, or asks for what can't be had with this configuration; the server doesn't
+        start with settings that nobody wanted.
     """
-    from adaptive_spec.config import TuningConfig
     from adaptive_spec.metrics_folder import offer_folder
     from adaptive_spec.vllm_plugin.factory import PATH
     from adaptive_spec.vllm_plugin.logs import speak_through_vllm
@@ -71,7 +74,7 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
             "%s is set, but vLLM was started without speculative decoding; give it --speculative-config", VARIABLE
         )
         return config
-    tuning = TuningConfig.load(path)
+    tuning = _tuning(path, config.speculative_config)
     scheduler = config.scheduler_config
     if scheduler.scheduler_cls not in (None, PATH):
         logger.warning(
@@ -92,6 +95,19 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
 
         offer_folder(REGISTRY)
     return config
+
+
+def _tuning(path: str, speculative: Any) -> TuningConfig:
+    """The tuning as the engine will have it; as it stands in the file where there is nothing to adapt."""
+    from adaptive_spec.config import TuningConfig
+    from adaptive_spec.vllm_plugin.drafters import drafter_of
+    from adaptive_spec.vllm_plugin.vllm_tuning import load_tuning
+
+    try:
+        drafter_of(speculative)
+    except ValueError:
+        return TuningConfig.load(path)
+    return load_tuning(path, speculative.num_speculative_tokens)
 
 
 def _check_overrides_before_streams() -> None:

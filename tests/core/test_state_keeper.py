@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from world import VirtualClock, World
 
 from adaptive_spec.config import TuningConfig
@@ -165,3 +168,76 @@ def test_a_step_view_of_the_warm_controller_is_served(tmp_path: Path) -> None:
     views = [StepView(each.rows(["x"]), np.array([6]), np.array([50]), np.array([[50.0]])) for each in (first, warm)]
     deep = [int(each.plan(view).depth[0]) for each, view in zip((first, warm), views, strict=True)]
     assert deep[0] == deep[1] > 0
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.5, 50.0), st.one_of(st.none(), st.floats(1.0, 3600.0))), min_size=1, max_size=60),
+    st.floats(1.0, 3600.0),
+)
+def test_a_shorter_interval_holds_at_once_and_a_longer_one_after_the_next_saving(
+    ticks: list[tuple[float, float | None]], every: float
+) -> None:
+    keeper = StateKeeper(object(), "unused", every)  # nothing is saved here
+    keeper.save = lambda: True
+    now, due = 1000.0, 1000.0 + every
+    assert not keeper.tick(now)
+    for seconds, edited in ticks:
+        now += seconds
+        if edited is not None:
+            keeper.every_seconds = edited
+            due = min(due, now + edited)
+        assert keeper.tick(now) == (now >= due)
+        if now >= due:
+            due = now + keeper.every_seconds
+
+
+def test_what_is_taken_over_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "learned.npz"
+    with caplog.at_level(logging.INFO, "adaptive_spec"):
+        StateKeeper(make(), path).load()
+        assert "taken over" not in caplog.text
+        StateKeeper(make(), path).save()
+        caplog.clear()
+        StateKeeper(make(), path).load()
+    (record,) = caplog.records
+    assert record.getMessage() == f"what was learned in {path} was taken over"
+    assert record.levelno == logging.INFO
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """As on a read-only mount; the user of these tests may be allowed everything."""
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and allowed(path, mode))
+
+
+@pytest.mark.parametrize("name", ["learned.npz", "new/folder/learned.npz"])
+@pytest.mark.parametrize("warm", [True, False])
+def test_what_can_not_be_saved_is_told_at_the_start(
+    tmp_path: Path, name: str, warm: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / name
+    if warm:
+        StateKeeper(make(), path).save()
+    assert StateKeeper(make(), path).load() == warm
+    assert not caplog.records
+    folder = path.parent if warm else tmp_path
+    forbid(monkeypatch, folder)
+    assert StateKeeper(make(), path).load() == warm
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert f"can't be saved to {path}: {folder} can't be written to" in record.getMessage()
+
+
+def test_what_is_in_the_way_of_the_file_is_told_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for path, why in (
+        (tmp_path / "file" / "learned.npz", "file is no folder"),
+        (tmp_path / "file" / "deeper" / "learned.npz", "file is no folder"),
+        (tmp_path / ("x" * 300) / "learned.npz", "too long"),
+    ):
+        caplog.clear()
+        keeper = StateKeeper(make(), path)
+        assert not keeper.load()
+        assert why in caplog.records[-1].getMessage()
+        assert caplog.records[-1].levelno == logging.WARNING
+        assert not keeper.save(), "it was told for nothing"

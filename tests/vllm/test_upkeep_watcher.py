@@ -17,6 +17,7 @@ from adaptive_spec.step import Decision
 from adaptive_spec.vllm_plugin import upkeep_watcher
 from adaptive_spec.vllm_plugin.step_report import StepReport
 from adaptive_spec.vllm_plugin.upkeep_watcher import UpkeepWatcher, watch
+from adaptive_spec.vllm_plugin.vllm_tuning import fitted, load_tuning
 
 
 class Control:
@@ -132,11 +133,8 @@ def test_what_the_engine_makes_of_the_file_is_done_to_edits_too(
     file = tmp_path / "tuning.yaml"
     file.write_text("max_depth: 12\npolicy: {name: fixed, depth: 2}\n")
 
-    def adjust(tuning: TuningConfig) -> TuningConfig:
-        return TuningConfig.model_validate(tuning.model_dump() | {"max_depth": min(tuning.max_depth, 4)})
-
-    tuning = adjust(TuningConfig.load(file))
-    watcher = watch(Control(tuning, 4), tuning, str(file), vllm_config(), adjust=adjust)
+    tuning = load_tuning(str(file), 4)
+    watcher = watch(Control(tuning, 4), tuning, str(file), vllm_config(), adjust=lambda edited: fitted(edited, 4))
     for now in range(5):
         watcher.tick(float(now))
     assert not caplog.records
@@ -145,7 +143,11 @@ def test_what_the_engine_makes_of_the_file_is_done_to_edits_too(
     for now in range(5, 10):
         watcher.tick(float(now))
     assert watcher.upkeep.rejections == 1
-    assert len(caplog.records) == 1
+    (record,) = caplog.records
+    assert "old settings stay" in record.getMessage()
+    assert "tuning.yaml:2: policy.depth: depth is 9" in record.getMessage()
+    assert "vLLM's num_speculative_tokens is 4" in record.getMessage()
+    assert "\n" not in record.getMessage()
     file.write_text("max_depth: 11\npolicy: {name: fixed, depth: 3}\n")
     for now in range(10, 15):
         watcher.tick(float(now))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from adaptive_spec.vllm_plugin import plugin
@@ -57,6 +57,59 @@ def test_what_is_wrong_is_said(extra: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match="adaptive_spec") as error:
         Overrides.parse(extra, max_depth=8)
     assert says in str(error.value)
+
+
+SEPARATED = st.sampled_from(["_", "-", ".", ":", "/", " ", "", "__"])
+KNOWN = ("max_depth", "depth", "weight", "off")
+
+
+@st.composite
+def misspelt(draw: st.DrawFn) -> tuple[str, str]:
+    """A key with other separators or capitals than it should have, and the right one."""
+    known = draw(st.sampled_from(KNOWN))
+    first, second = draw(SEPARATED), draw(SEPARATED)
+    inner = known.replace("_", draw(st.sampled_from("_-. ")))
+    key = draw(st.sampled_from(["", "_", " "])) + f"adaptive{first}spec{second}{inner}"
+    return draw(st.sampled_from([str.lower, str.upper, str.title, str.capitalize]))(key), f"adaptive_spec.{known}"
+
+
+@given(misspelt(), st.sampled_from([{}, {"adaptive_spec.weight": 2.0}, {"kv_transfer_params": {}}]))
+def test_a_key_that_only_resembles_one_of_ours_is_refused(keys: tuple[str, str], others: dict[str, object]) -> None:
+    key, right = keys
+    if key.startswith("adaptive_spec."):
+        return
+    for extra in ({key: 1, **others}, {**others, key: 1}):
+        with pytest.raises(ValueError, match="is unknown") as error:
+            Overrides.parse(extra)
+        assert str(error.value).startswith(f"{key} is unknown; ")
+        assert right in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "right"),
+    [
+        ("adaptive_spec_depth", "depth"),
+        ("adaptive-spec.depth", "depth"),
+        ("adaptive_spec:depth", "depth"),
+        ("Adaptive_spec.depth", "depth"),
+        ("adaptivespec.depth", "depth"),
+        ("adaptive_spec.Depth", "depth"),
+        ("ADAPTIVE_SPEC_MAX_DEPTH", "max_depth"),
+        ("adaptiveSpec.maxDepth", "max_depth"),
+        ("adaptive_spec_weight", "weight"),
+        ("adaptive_spec/off", "off"),
+    ],
+)
+def test_the_right_key_is_named(key: str, right: str) -> None:
+    with pytest.raises(ValueError, match=rf"did you mean '(adaptive_spec\.)?{right}'"):
+        Overrides.parse({key: 1})
+
+
+@given(st.dictionaries(st.text(max_size=30), st.none() | st.integers(), max_size=5))
+def test_keys_of_others_are_none_of_ours(extra: dict[str, object]) -> None:
+    assume(not any("adaptive" in key.lower() for key in extra))
+    for more in ({}, {"kv_transfer_params": {"a": 1}, "max_depth": -1}, {"adaptive": 1, "spec_depth": 1}):
+        assert Overrides.parse({**extra, **more}) is NONE
 
 
 def test_a_pinned_depth_is_held_against_the_tunings_max_depth_too() -> None:

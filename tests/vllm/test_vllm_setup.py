@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
 
 from adaptive_scheduler import PROMPT, both, drafters, start
 
-from adaptive_spec.experiments.stepped_vllm import abort, make_request
+from adaptive_spec.experiments.stepped_vllm import abort, make_config, make_request, make_scheduler
 from adaptive_spec.tuning_file import TuningError
-from adaptive_spec.vllm_plugin import cost_source, deployment
+from adaptive_spec.vllm_plugin import cost_source, deployment, factory
 from adaptive_spec.vllm_plugin.drafters import drafter_of
 
 
@@ -46,6 +48,67 @@ def test_what_the_tuning_names_must_be_there(tmp_path: Path) -> None:
         start(tmp_path, f"cost: {{source: file, file: '{broken}'}}\n")
     with pytest.raises(TuningError, match="cost"):
         start(tmp_path, "cost: {source: roofline, hardware: abacus}\n")
+
+
+def test_depths_beyond_vllms_own_stop_the_start(tmp_path: Path) -> None:
+    text = "policy:\n  name: batch-threshold\n  table: [[1, 8, 6], [9, 32, 3], [33, null, 1]]\n"
+    with pytest.raises(TuningError, match=r"tuning.yaml:3: policy.table: .*num_speculative_tokens is 4"):
+        start(tmp_path, text, k=4)
+    assert start(tmp_path, text, k=6).scheduler.depth_control is not None
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [("1.0", "100 %"), ("0.05", "5 %"), ("0.005", "0.5 %"), ("0.07", "7 %"), ("0", "0 %")]
+)
+def test_the_start_is_told_with_the_share_and_the_file(
+    tmp_path: Path, share: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "adaptive_spec"):
+        start(tmp_path, f"max_depth: 6\nshare: {share}\n")
+    (line,) = {record.getMessage() for record in caplog.records if "adaptive depth is on" in record.getMessage()}
+    assert f"adaptive depth is on for {said} of the requests, 0 to 6 drafts, policy roofline-budget; " in line
+    assert line.endswith(f"; tuning file {tmp_path / 'tuning.yaml'}")
+
+
+def test_without_a_file_the_start_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("ADAPTIVE_SPEC_CONFIG", raising=False)
+    with caplog.at_level(logging.INFO, "adaptive_spec"):
+        scheduler = make_scheduler(factory.make_scheduler, make_config(tmp_path, k=5))
+    assert scheduler.depth_control is not None
+    (line,) = {record.getMessage() for record in caplog.records if "adaptive depth is on" in record.getMessage()}
+    assert "for 100 % of the requests, 0 to 5 drafts" in line
+    assert line.endswith("; no tuning file is named: the defaults hold")
+
+
+WITHOUT_DRAFTS = {"verify_ms_by_tokens": {"1": 36, "4": 38, "16": 50, "64": 114}}
+WITH_DRAFTS = {**WITHOUT_DRAFTS, "draft_ms_per_depth_by_requests": {"1": 3.0}}
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(
+    ("profile", "method", "each"),
+    [
+        (WITHOUT_DRAFTS, "draft_model", 0.036),  # the draft model is as large as the target here
+        (WITH_DRAFTS, "draft_model", 0.003),
+        (WITHOUT_DRAFTS, "ngram", 0.0),
+        (WITHOUT_DRAFTS, "medusa", 0.0),  # drafts the configured number in any case
+    ],
+)
+def test_a_saved_profile_without_drafting_does_not_make_it_free(
+    tmp_path: Path, profile: dict[str, Any], method: str, each: float, k: int
+) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(profile))
+    model = start(tmp_path, f"max_depth: 6\ncost: {{source: file, file: '{file}'}}\n", method=method, k=k)
+    control = model.scheduler.depth_control
+    depth = np.arange(1, k + 1)
+    np.testing.assert_allclose(control.controller.cost.draft(depth, 3), each * depth, rtol=1e-6)
+    split = control.clock.split
+    assert (split is not None) == (method == "draft_model")
+    if split is not None:
+        assert split.split(0.05, 4, k, 3)[1] > 0
 
 
 def test_full_graphs_are_remarked_on_where_the_drafter_makes_passes() -> None:
