@@ -28,6 +28,7 @@ from adaptive_spec.step import Decision
 from adaptive_spec.step_counts import DECIDED_BY, KINDS_KEPT
 
 ROOT = Path(__file__).resolve().parents[2]
+SUFFIXES = ("", "_total", "_bucket", "_sum", "_count")
 
 
 def test_what_is_scraped_is_what_was_counted() -> None:
@@ -74,10 +75,14 @@ def test_what_is_scraped_is_what_was_counted() -> None:
 def test_shadow_depths_are_told_apart() -> None:
     upkeep = deploy(steps=0, mode="shadow")
     depth = np.array([1, 3, 4])
-    upkeep.counts.count_decision(Decision(1, np.arange(3), depth, 4), adapted=np.array([False, True, False]))
+    adapted, verified = np.array([False, True, False]), np.array([4, 3, 3])
+    upkeep.counts.count_decision(Decision(1, np.arange(3), depth, 4), adapted=adapted)
+    upkeep.counts.count_shadow_outcome(depth, adapted, verified, np.array([2, 3, 0]))
     found = scrape(upkeep)
     assert value(found, "depth_sum") == 3
     assert value(found, "shadow_depth_sum") == 5
+    assert value(found, "shadow_verified_tokens_total") == 1 + 3
+    assert value(found, "shadow_accepted_tokens_total") == 1
     assert value(found, "mode", mode="shadow") == 1
 
 
@@ -229,6 +234,34 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert every >= {"depth_bucket", "faults_total", "tuning_generation", "shadow_depth_sum", "requests_total"}
     identifiers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(identifiers)) == len(identifiers)
+    cells = [(x, y) for panel in dashboard["panels"] for x, y in covered(**panel["gridPos"])]
+    assert len(set(cells)) == len(cells)  # no panel lies on another
+    assert max(x for x, _ in cells) < 24
+    families = {name for _, name, *_ in METRICS}
+    shown = {
+        name for name in families for asked in every if re.fullmatch(f"{name}(_total|_bucket|_sum|_count)?", asked)
+    }
+    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    (left_out,) = re.findall(r"grafana_dashboard\.json` shows them all but (.*?)\.\s", text, re.DOTALL)
+    assert {name.removesuffix("_total") for name in re.findall(r"`(\w+)`", left_out)} == families - shown
+
+
+def covered(x: int, y: int, w: int, h: int) -> list[tuple[int, int]]:
+    """The cells of Grafana's grid that a panel covers."""
+    return [(x + i, y + j) for i in range(w) for j in range(h)]
+
+
+def test_every_metric_stands_in_the_table_of_the_document() -> None:
+    path = ROOT / "docs" / "operating.md"
+    if not path.exists():
+        pytest.skip("needs the source tree")
+    listed: set[str] = set()
+    for row in re.findall(r"^\| (`adaptive_spec:.*?) \|", path.read_text(encoding="utf-8"), re.MULTILINE):
+        for name in re.findall(r"`(?:adaptive_spec:)?([\w{},]+)`", row):
+            first, *braces = re.split(r"[{}]", name)
+            middles, last = (braces[0].split(","), braces[1]) if braces else ([""], "")
+            listed |= {first + middle + last for middle in middles}
+    assert listed == {name + ("_total" if kind == "counter" else "") for kind, name, *_ in METRICS}
 
 
 def test_a_real_prometheus_scrapes_it(tmp_path: Path) -> None:
