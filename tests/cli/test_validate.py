@@ -40,6 +40,16 @@ def test_mistakes_are_told_line_by_line_on_stderr(tmp_path: Path, capsys: pytest
     assert second.startswith(f"{path}:3: guard.margin: must be less than 1")
 
 
+@pytest.mark.parametrize("text", ["", "# mode: shadow\n"])
+def test_an_empty_file_is_not_valid(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text(text)
+    assert main(["validate", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"{path}: is empty; write at least the settings that differ")
+
+
 def test_json_tells_of_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("seed: 3")
