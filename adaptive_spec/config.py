@@ -327,13 +327,16 @@ class TuningConfig(Section):
         Raises
         ------
         TuningError
-            One line for each thing that is wrong: file, line, key, what was wrong and what would be right.
+            One line for each thing that is wrong: file, line, key, what was wrong and what would be right. An empty
+            file is wrong, too: after it was cut short, it isn't to mean the defaults.
         """
-        return TuningFile.read(path).validate(cls)
+        file = TuningFile.read(path)
+        file.refuse_empty()
+        return file.validate(cls)
 
     @classmethod
     def parse(cls, text: str, name: str = "tuning") -> TuningConfig:
-        """Read YAML text; errors call it `name`, otherwise as :meth:`load`."""
+        """Read YAML text; errors call it `name`, otherwise as :meth:`load`. Empty text is the defaults."""
         return TuningFile(text, name).validate(cls)
 
     def dump(self) -> str:

@@ -4,11 +4,15 @@ vLLM answers ``/metrics`` in its API server, from prometheus_client's registry o
 its depths, live in the engine core's process. The engine core writes files in the format of prometheus_client's
 multiprocess mode. Where vLLM runs in that mode itself (several API servers, or ``PROMETHEUS_MULTIPROC_DIR`` set by
 hand) it reads them with its own; otherwise :func:`offer_folder` lets the API server's registry read a folder of ours.
+
+prometheus_client itself maps its files into memory, where a page that a full disk has no room for ends the process by a
+signal. These are written by plain writes, so a full disk is an OSError.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's own
 VARIABLE = "ADAPTIVE_SPEC_METRICS_DIR"
+HEADER = 8  # bytes before the first key
 
 _folder: tempfile.TemporaryDirectory[str] | None = None  # goes with this process
 
@@ -33,6 +38,11 @@ def offer_folder(registry: CollectorRegistry) -> None:
     To be called in the process that answers ``/metrics``, before it starts the others: they find the folder in
     the environment. A second call does nothing, nor does one in such a process, nor in prometheus_client's
     multiprocess mode.
+
+    Raises
+    ------
+    OSError
+        If no temporary folder can be made; nothing is offered then.
     """
     global _folder
     if _folder is not None or folder_offered() is not None:
@@ -50,6 +60,67 @@ def folder_offered() -> Path | None:
     return Path(name) if name and os.path.isdir(name) else None
 
 
+class SeriesFile:
+    """Values by key, in a file of the layout of prometheus_client's ``MmapedDict``.
+
+    A header with the bytes in use; then each key, padded with blanks, its value and the time of it.
+
+    Parameters
+    ----------
+    path : path
+        The file; whatever was there is replaced, in one go, by a file without values.
+
+    Raises
+    ------
+    OSError
+        If it can't be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._content = bytearray(HEADER)
+        self._positions: dict[str, int] = {}
+        new = path.with_suffix(".new")  # readers look for *.db, and never find half a header
+        self._file = open(new, "wb", buffering=0)  # noqa: SIM115
+        try:
+            self.write()
+            os.replace(new, path)
+        except BaseException:
+            self._file.close()
+            new.unlink(missing_ok=True)
+            raise
+
+    def set(self, key: str, value: float, now: float) -> None:
+        """Set a value, to be written with the others."""
+        if key not in self._positions:
+            encoded = key.encode()
+            blanks = b" " * (8 - (len(encoded) + 4) % 8)
+            self._content += struct.pack("i", len(encoded)) + encoded + blanks + bytes(16)
+            self._positions[key] = len(self._content) - 16
+        struct.pack_into("dd", self._content, self._positions[key], value, now)
+
+    def write(self) -> None:
+        """Bring the file up to date; readers know of new keys only once all of them are there.
+
+        Raises
+        ------
+        OSError
+            If there is no room for a new key; readers keep those that there were.
+        """
+        struct.pack_into("i", self._content, 0, len(self._content))
+        content = bytes(self._content)
+        self._write_at(HEADER, content[HEADER:])
+        self._write_at(0, content[:HEADER])
+
+    def _write_at(self, position: int, content: bytes) -> None:
+        self._file.seek(position)
+        while content:
+            content = content[self._file.write(content) :]
+
+    def close(self) -> None:
+        """Close the file; it stays for the readers."""
+        self._file.close()
+
+
 class MetricsFolder:
     """Writes a deployment's metrics to a folder, as prometheus_client's multiprocess mode reads them.
 
@@ -59,23 +130,26 @@ class MetricsFolder:
         Whose metrics.
     folder : path
         An existing folder; this process gets files of its own in it.
+
+    Raises
+    ------
+    OSError
+        If they can't be written.
     """
 
     def __init__(self, deployment: Upkeep, folder: str | Path) -> None:
-        from prometheus_client.mmap_dict import MmapedDict
-
         self._collector = MetricsCollector()
         self._collector.deployments.append(deployment)
         # An underscore would end the name's part that tells processes apart.
         name = f"adaptive-spec-{deployment.engine}-{os.getpid()}".replace("_", "-")
-        self._files: dict[str, Any] = {
-            kind: MmapedDict(str(Path(folder) / f"{prefix}_{name}.db"))  # type: ignore[no-untyped-call]
+        self._files = {
+            kind: SeriesFile(Path(folder) / f"{prefix}_{name}.db")
             for kind, prefix in (("counter", "counter"), ("histogram", "histogram"), ("gauge", "gauge_mostrecent"))
         }
         self._keys: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
     def write(self) -> None:
-        """Bring the files up to date."""
+        """Bring the files up to date; OSError if there is no room for what is new."""
         now = time.time()
         for family in self._collector.collect():
             file = self._files[family.type]
@@ -91,7 +165,9 @@ class MetricsFolder:
                         value = sample.value
                 else:
                     value = sample.value
-                file.write_value(self._key(family, sample), value, now)
+                file.set(self._key(family, sample), value, now)
+        for file in self._files.values():
+            file.write()
 
     def _key(self, family: Any, sample: Any) -> str:
         from prometheus_client.mmap_dict import mmap_key

@@ -140,11 +140,9 @@ class TuningReload:
 
     def _take(self, content: bytes) -> TuningConfig | None:
         """Check a new content and put it into effect."""
-        if not content.strip():
-            self._refuse(f"{self.path}: is empty; write at least the settings that differ from the defaults")
-            return None
         try:
             file = TuningFile(content.decode("utf-8"), str(self.path))
+            file.refuse_empty()
             tuning = file.validate(TuningConfig)
             if self._adjust is not None:
                 tuning = self._adjust(tuning)

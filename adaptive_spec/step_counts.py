@@ -37,6 +37,8 @@ class StepCounts:
         Sequences and steps by drafts verified (first axis) and accepted.
     drafted, wasted : int
         Tokens drafted; those of them that were not accepted.
+    shadow_verified, shadow_accepted : int
+        Drafts that would have been verified, and accepted, at depths that were decided and not put into effect.
     steps : Counter
         Steps by what decided them (one of :data:`DECIDED_BY`).
     decided : Counter
@@ -61,6 +63,8 @@ class StepCounts:
         self._outcomes: IntArray = np.zeros((size, size), dtype=np.int64)
         self.drafted = 0
         self.wasted = 0
+        self.shadow_verified = 0
+        self.shadow_accepted = 0
         self.steps: Counter[str] = Counter()
         self.decided: Counter[str] = Counter()
         self.off_steps = 0
@@ -139,6 +143,26 @@ class StepCounts:
             )
         self.drafted += made
         self.wasted += made - kept
+
+    def count_shadow_outcome(self, depth: IntArray, adapted: BoolArray, verified: IntArray, accepted: IntArray) -> None:
+        """Count what would have come of the depths that were decided for sequences that kept the engine's own.
+
+        Of the drafts that were verified, the decided depth would have kept the first. What lies beyond the engine's
+        own depth nobody knows, and it isn't counted.
+
+        Parameters
+        ----------
+        depth : int array, shape (B,)
+            As it was decided.
+        adapted : bool array, shape (B,)
+            Sequences that were given their depth; nothing is counted of them.
+        verified, accepted : int array, shape (B,)
+            Drafts as they were judged, at the engine's own depth; :meth:`count_outcome` checks them.
+        """
+        kept = ~adapted
+        would_verify = np.minimum(verified[kept], depth[kept])
+        self.shadow_verified += int(would_verify.sum())
+        self.shadow_accepted += int(np.minimum(accepted[kept], would_verify).sum())
 
     def count_request(self, adapted: bool = True) -> None:
         """Count a request that begins: whether its depth is adapted."""

@@ -106,7 +106,7 @@ class TuningFile:
     def __init__(self, text: str, name: str = "tuning") -> None:
         self.name = name
         self._lines: dict[Location, int] = {}
-        loader = _Loader(text)
+        loader = _Loader(text if text.strip() else "")
         try:
             root = loader.get_single_node()
             if root is not None:
@@ -127,6 +127,7 @@ class TuningFile:
         if not isinstance(data, dict):
             raise TuningError(f"{name}:1: a tuning file is a mapping of keys, not a {type(data).__name__}")
         self.data: dict[Any, Any] = data
+        self._empty = root is None
 
     @classmethod
     def read(cls, path: str | Path) -> TuningFile:
@@ -159,6 +160,13 @@ class TuningFile:
             for index, item in enumerate(node.value):
                 self._lines[*location, index] = item.start_mark.line + 1
                 self._walk(item, (*location, index), above)
+
+    def refuse_empty(self) -> None:
+        """Raise TuningError if nothing stands in the file, or comments alone: it was likely cut short."""
+        if self._empty:
+            raise TuningError(
+                f"{self.name}: is empty; write at least the settings that differ from the defaults, as `mode: on`"
+            )
 
     def line(self, location: Location) -> int | None:
         """Line (from 1) of the deepest part of `location` that the file holds; None if it holds none."""

@@ -101,7 +101,10 @@ class Upkeep:
         if serve and metrics.enabled and metrics.port is not None:
             self.server = MetricsServer(weakref.proxy(self), metrics.port + rank, metrics.host)
         if metrics.enabled and folder is not None:
-            self._folder = MetricsFolder(weakref.proxy(self), folder)
+            try:
+                self._folder = MetricsFolder(weakref.proxy(self), folder)
+            except OSError as error:  # a full or vanished folder keeps no model from being served
+                logger.error("metrics can't be written to %s; all else goes on without them: %s", folder, error)
         if learned.file is not None:
             self.keeper = StateKeeper(controller, state_path(learned.file, rank), learned.save_every_seconds)
             self.keeper.load()

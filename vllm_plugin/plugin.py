@@ -93,7 +93,12 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
     if tuning.metrics.enabled:  # this process answers /metrics, and the engines' are still to be started
         from prometheus_client import REGISTRY
 
-        offer_folder(REGISTRY)
+        try:
+            offer_folder(REGISTRY)
+        except OSError as error:
+            logger.warning(
+                "adaptive depth goes on without its metrics on /metrics, for want of a temporary folder: %s", error
+            )
     return config
 
 

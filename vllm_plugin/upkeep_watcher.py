@@ -72,9 +72,12 @@ class UpkeepWatcher:
         counts, steps = self.upkeep.counts, self._steps
         while steps:
             report = steps.popleft()
-            if report.decision is not None:
-                counts.count_decision(report.decision, report.decision_seconds, report.adapted)
+            decision, adapted = report.decision, report.adapted
+            if decision is not None:
+                counts.count_decision(decision, report.decision_seconds, adapted)
             counts.count_outcome(report.drafted, report.verified, report.accepted)
+            if decision is not None and not adapted.all():
+                counts.count_shadow_outcome(decision.depth, adapted, report.verified, report.accepted)
 
     def timed(self, time: StepTime) -> None:
         """Seconds are the cost model's affair."""

@@ -18,7 +18,11 @@ def load_tuning(path: str | None, most: int) -> TuningConfig:
     TuningError
         One line for each thing that is wrong: file, line, key, what was wrong and what would be right.
     """
-    file = TuningFile("", "no tuning file") if path is None else TuningFile.read(path)
+    if path is None:
+        file = TuningFile("", "no tuning file")
+    else:
+        file = TuningFile.read(path)
+        file.refuse_empty()
     tuning = file.validate(TuningConfig)
     try:
         fitting = fitted(tuning, most)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from adaptive_spec.config import TuningConfig, TuningError
+from adaptive_spec.config import CostConfig, TuningConfig, TuningError
+from adaptive_spec.cost import ModelGeometry, Profile
+from adaptive_spec.tuning_file import Problem, TuningFile
 
 EXAMPLES = """
 Examples:
@@ -32,11 +35,11 @@ def validate(
     show: Annotated[bool, typer.Option("--show", help="Print each tuning with all defaults filled in.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout.")] = False,
 ) -> None:
-    """Check tuning files; every mistake is told with its line and its remedy."""
+    """Check tuning files, and the files that they name; every mistake is told with its line and its remedy."""
     results = []
     for path in files:
         try:
-            tuning = TuningConfig.load(path)
+            tuning = _load(path)
         except TuningError as error:
             results.append({"file": str(path), "valid": False, "errors": str(error).splitlines()})
         else:
@@ -53,3 +56,33 @@ def validate(
                 print(line, file=sys.stderr)
     if not all(result["valid"] for result in results):
         raise typer.Exit(1)
+
+
+def _load(path: Path) -> TuningConfig:
+    """A tuning whose files can be read, too; TuningError if it can't serve."""
+    tuning = TuningConfig.load(path)
+    if problems := unusable_files(tuning.cost):
+        file = TuningFile.read(path)
+        raise TuningError("\n".join(file.problem(problem.location, problem.message) for problem in problems))
+    return tuning
+
+
+def unusable_files(config: CostConfig) -> list[Problem]:
+    """What is wrong with the files that the cost's section names, as an engine would find it when it starts."""
+    readers: dict[str, Callable[[Path], object]] = {
+        "file": Profile.from_file,
+        "geometry_file": ModelGeometry.from_config,
+    }
+    problems = []
+    for key, read in readers.items():
+        path: Path | None = getattr(config, key)
+        if path is None:
+            continue
+        try:
+            read(path)
+        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+            message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            if not path.is_absolute():
+                message += f" (a relative path begins in the working directory of whoever reads it; here: {Path.cwd()})"
+            problems.append(Problem(("cost", key), f"can't be used: {message}"))
+    return problems

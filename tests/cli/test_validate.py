@@ -40,6 +40,16 @@ def test_mistakes_are_told_line_by_line_on_stderr(tmp_path: Path, capsys: pytest
     assert second.startswith(f"{path}:3: guard.margin: must be less than 1")
 
 
+@pytest.mark.parametrize("text", ["", "# mode: shadow\n"])
+def test_an_empty_file_is_not_valid(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text(text)
+    assert main(["validate", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"{path}: is empty; write at least the settings that differ")
+
+
 def test_json_tells_of_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("seed: 3")
@@ -51,6 +61,68 @@ def test_json_tells_of_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not second["valid"]
     assert "is not UTF-8" in second["errors"][0]
     assert "can't be read" in third["errors"][0]
+
+
+COST = {
+    "file": "{source: file, file: NAMED}",
+    "geometry_file": "{source: roofline, hardware: A100-SXM-80GB, geometry_file: NAMED}",
+}
+GOOD = {
+    "file": {"verify_ms_by_tokens": {"1": 10.0, "64": 20.0}},
+    "geometry_file": {
+        "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    },
+}  # fmt: skip
+
+
+def check(folder: Path, key: str, named: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `validate` says of a tuning that names a file; nothing if it is valid."""
+    path = folder / "tuning.yaml"
+    path.write_text(f"max_depth: 4\nseed: 1\ncost: {COST[key].replace('NAMED', named)}\n")
+    code = main(["validate", str(path)])
+    out, err = capsys.readouterr()
+    assert (code, bool(out), bool(err)) in ((0, True, False), (1, False, True))
+    if err:
+        assert err.startswith(f"{path}:3: cost.{key}: can't be used: ")
+        assert len(err.splitlines()) == 1
+    return err
+
+
+@pytest.mark.parametrize("key", COST)
+def test_files_that_a_tuning_names_are_read(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = tmp_path / "named.json"
+    assert f"{named}: No such file" in check(tmp_path, key, str(named), capsys)
+    named.write_text(json.dumps(GOOD[key]))
+    assert not check(tmp_path, key, str(named), capsys)
+    for content in (b"", b"{", b"\xff\xfe", b"[1]", b"{}", b"3", b'{"verify_ms_by_tokens": 3, "model_type": []}'):
+        named.write_bytes(content)
+        said = check(tmp_path, key, str(named), capsys)
+        assert str(named) in said, content
+        assert "working directory" not in said
+    named.unlink()
+    named.mkdir()
+    assert check(tmp_path, key, str(named), capsys)
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "near.json").write_text(json.dumps(GOOD[key]))
+    monkeypatch.chdir(tmp_path)
+    assert not check(tmp_path, key, "near.json", capsys)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    said = check(tmp_path, key, "near.json", capsys)
+    assert f"working directory of whoever reads it; here: {tmp_path / 'elsewhere'}" in said
+
+
+def test_json_tells_of_files_that_a_tuning_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text(f"cost:\n  source: file\n  file: {tmp_path / 'gone.json'}\n")
+    assert TuningConfig.load(path).cost.file == tmp_path / "gone.json"  # it touches no other file
+    assert main(["validate", str(path), "--json"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)
+    assert not result["valid"]
+    assert result["errors"][0].startswith(f"{path}:3: cost.file: can't be used: ")
 
 
 def test_validating_loads_no_torch(tmp_path: Path) -> None:

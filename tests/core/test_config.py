@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def errors(text: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_an_empty_file_is_the_default() -> None:
+def test_empty_text_is_the_default() -> None:
     assert TuningConfig.parse("") == TuningConfig()
     assert TuningConfig.parse("# nothing\n") == TuningConfig()
     assert TuningConfig().policy.name == "roofline-budget"
@@ -97,6 +98,26 @@ def test_numbers_in_scientific_notation_are_numbers() -> None:
 @pytest.mark.parametrize("text", ["on", "off", "yes", "1e-3", "null", "12", "~", "true", "", "1.5", "a: b"])
 def test_words_that_look_like_something_else_survive_writing(text: str) -> None:
     assert TuningFile(write_yaml({"word": text})).data == {"word": text}
+
+
+PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126))
+
+
+@settings(deadline=None, max_examples=50)
+@given(lines=st.lists(st.one_of(st.text(" "), st.tuples(st.text(" "), PRINTABLE).map("#".join))))
+def test_a_file_with_nothing_in_it_is_refused(lines: list[str]) -> None:
+    """It was likely cut short, by a full disk say, and isn't to switch everything on at the next start."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tuning.yaml"
+        path.write_text("\n".join(lines))
+        with pytest.raises(TuningError) as caught:
+            TuningConfig.load(path)
+        assert str(caught.value) == (
+            f"{path}: is empty; write at least the settings that differ from the defaults, as `mode: on`"
+        )
+        for settings_that_are_meant in ("mode: on", "{}"):
+            path.write_text("\n".join([*lines, settings_that_are_meant]))
+            assert TuningConfig.load(path) == TuningConfig()
 
 
 def test_load_reads_a_file_and_names_it(tmp_path: Path) -> None:

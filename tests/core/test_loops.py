@@ -137,4 +137,6 @@ def test_where_nothing_can_be_cached_it_is_compiled_anew(module: str) -> None:
         "caching.CacheImpl._locator_classes.clear(); "
         f"module = import_module('adaptive_spec.{module}'); getattr(module, 'kernels', lambda size: None)(4)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=240, capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("compiled loops can't be loaded from ")

@@ -17,76 +17,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from world import World
 
-from adaptive_spec import metrics_folder
-from adaptive_spec.config import TuningConfig
-from adaptive_spec.cost import Online, Profile
-from adaptive_spec.deployment import make_controller
+pytest.importorskip("prometheus_client")
+from prometheus_client import CollectorRegistry, generate_latest
+from scraped import K, deploy, samples, scrape, value
+
 from adaptive_spec.metrics import FAULTS, METRICS, PREFIX, register, unregister
-from adaptive_spec.metrics_folder import MetricsFolder
 from adaptive_spec.metrics_server import MetricsServer
 from adaptive_spec.step import Decision
 from adaptive_spec.step_counts import DECIDED_BY, KINDS_KEPT
-from adaptive_spec.upkeep import Upkeep
-
-prometheus_client = pytest.importorskip("prometheus_client")
-from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
-from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-CURVE = Profile([1, 8, 16, 32, 64, 128], [0.036, 0.041, 0.050, 0.067, 0.114, 0.199], interpolation="linear")
-K = 4
-
-
-def deploy(rank: int = 0, steps: int = 120, seed: int = 1, **tuning) -> Upkeep:
-    """A deployment that has served some steps, counted as an engine would."""
-    config = TuningConfig.model_validate({"max_depth": K, **tuning})
-    world = World(5, CURVE, np.array([0.8, 0.7, 0.7, 0.6]), seed=seed)
-    controller = make_controller(config, cost=Online(CURVE), evidence=["age"], clock=world.clock)
-    upkeep = Upkeep(controller, config, model_name="tiny", rank=rank)
-    observe, plan = controller.observe, controller.plan
-
-    def counted_plan(view):
-        decision = plan(view)
-        upkeep.counts.count_decision(decision, 3e-4)
-        return decision
-
-    def counted_observe(outcome):
-        upkeep.counts.count_outcome(outcome.drafted, outcome.verified, outcome.accepted)
-        observe(outcome)
-
-    controller.plan, controller.observe = counted_plan, counted_observe
-    if steps:
-        world.run(controller, steps)
-    del controller.plan, controller.observe
-    return upkeep
-
-
-def samples(text: str | bytes) -> dict[tuple[str, frozenset], float]:
-    """Every sample of an exposition, by name and labels; each family may come only once."""
-    text = text if isinstance(text, str) else text.decode()
-    found, families = {}, []
-    for family in text_string_to_metric_families(text):
-        families.append(family.name)
-        for sample in family.samples:
-            key = (sample.name, frozenset(sample.labels.items()))
-            assert key not in found
-            found[key] = sample.value
-    assert len(set(families)) == len(families)
-    return found
-
-
-def scrape(*deployments: Upkeep) -> dict[tuple[str, frozenset], float]:
-    registry = CollectorRegistry()
-    for deployment in deployments:
-        register(deployment, registry)
-    return samples(generate_latest(registry))
-
-
-def value(found: dict, name: str, **labels) -> float:
-    labels = {"model_name": "tiny", "engine": "0", **{key: str(word) for key, word in labels.items()}}
-    return found[PREFIX + name, frozenset(labels.items())]
+SUFFIXES = ("", "_total", "_bucket", "_sum", "_count")
 
 
 def test_what_is_scraped_is_what_was_counted() -> None:
@@ -133,10 +75,14 @@ def test_what_is_scraped_is_what_was_counted() -> None:
 def test_shadow_depths_are_told_apart() -> None:
     upkeep = deploy(steps=0, mode="shadow")
     depth = np.array([1, 3, 4])
-    upkeep.counts.count_decision(Decision(1, np.arange(3), depth, 4), adapted=np.array([False, True, False]))
+    adapted, verified = np.array([False, True, False]), np.array([4, 3, 3])
+    upkeep.counts.count_decision(Decision(1, np.arange(3), depth, 4), adapted=adapted)
+    upkeep.counts.count_shadow_outcome(depth, adapted, verified, np.array([2, 3, 0]))
     found = scrape(upkeep)
     assert value(found, "depth_sum") == 3
     assert value(found, "shadow_depth_sum") == 5
+    assert value(found, "shadow_verified_tokens_total") == 1 + 3
+    assert value(found, "shadow_accepted_tokens_total") == 1
     assert value(found, "mode", mode="shadow") == 1
 
 
@@ -263,90 +209,6 @@ def test_scrapes_while_steps_are_counted_are_consistent() -> None:
     assert scrapes > 3
 
 
-# ---------------------------------------------------------------- another process's endpoint
-
-
-@pytest.fixture
-def no_folder(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metrics_folder, "_folder", None)
-    for name in (metrics_folder.MULTIPROCESS, metrics_folder.VARIABLE):
-        monkeypatch.setenv(name, "")
-    yield
-    if metrics_folder._folder is not None:
-        metrics_folder._folder.cleanup()
-
-
-@pytest.mark.usefixtures("no_folder")
-def test_the_registry_of_another_process_gives_out_what_is_written() -> None:
-    registry = CollectorRegistry()
-    assert metrics_folder.folder_offered() is None
-    metrics_folder.offer_folder(registry)
-    metrics_folder.offer_folder(registry)
-    folder = metrics_folder.folder_offered()
-    assert folder is not None
-    upkeeps = [deploy(rank=rank, seed=rank, steps=30) for rank in range(2)]
-    folders = [MetricsFolder(upkeep, folder) for upkeep in upkeeps]
-    for each in folders:
-        each.write()
-        each.write()  # no sum of both
-    expected = scrape(*upkeeps)
-    found = samples(generate_latest(registry))
-    assert found == {key: pytest.approx(count) for key, count in expected.items()}
-    upkeeps[0].counts.count_request(True)
-    folders[0].close()
-    assert value(samples(generate_latest(registry)), "requests_total", adapted="true") == 1
-
-
-@pytest.mark.usefixtures("no_folder")
-def test_a_restarted_engine_adds_to_counters_and_replaces_gauges(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = CollectorRegistry()
-    metrics_folder.offer_folder(registry)
-    folder = metrics_folder.folder_offered()
-    for pid, steps in ((100001, 10), (100002, 20)):
-        monkeypatch.setattr("adaptive_spec.metrics_folder.os.getpid", lambda pid=pid: pid)
-        MetricsFolder(deploy(steps=steps), folder).close()
-    found = samples(generate_latest(registry))
-    assert value(found, "depth_count") == 5 * 30
-    assert value(found, "depth_bucket", le="+Inf") == 5 * 30
-    assert value(found, "sequences") == 5
-    assert value(found, "tuning_generation") == 1
-
-
-@pytest.mark.usefixtures("no_folder")
-def test_the_multiprocess_mode_of_the_endpoint_is_used_where_it_is_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(metrics_folder.MULTIPROCESS, str(tmp_path))
-    metrics_folder.offer_folder(CollectorRegistry())
-    assert metrics_folder._folder is None
-    assert metrics_folder.folder_offered() == tmp_path
-    config = TuningConfig(max_depth=K)
-    controller = make_controller(config, cost=None)
-    upkeep = Upkeep(controller, config, model_name="tiny", folder=tmp_path)
-    controller.add("a")
-    upkeep.tick(1.0)
-    registry = CollectorRegistry()
-    prometheus_client.multiprocess.MultiProcessCollector(registry)
-    assert value(samples(generate_latest(registry)), "sequences") == 1
-    controller.add("b")
-    upkeep.tick(1.5)  # not due yet
-    assert value(samples(generate_latest(registry)), "sequences") == 1
-    upkeep.close()
-    assert value(samples(generate_latest(registry)), "sequences") == 2
-
-
-@pytest.mark.usefixtures("no_folder")
-def test_a_folder_that_vanishes_harms_no_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = TuningConfig(max_depth=K)
-    upkeep = Upkeep(make_controller(config, cost=None), config, folder=tmp_path)
-    for file in upkeep._folder._files.values():
-        file.close()
-    for now in (1.0, 2.0, 3.0):
-        upkeep.tick(now)
-    assert len(caplog.records) == 1
-    upkeep.close()
-
-
 # ---------------------------------------------------------------- those who read them
 
 
@@ -372,6 +234,34 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert every >= {"depth_bucket", "faults_total", "tuning_generation", "shadow_depth_sum", "requests_total"}
     identifiers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(identifiers)) == len(identifiers)
+    cells = [(x, y) for panel in dashboard["panels"] for x, y in covered(**panel["gridPos"])]
+    assert len(set(cells)) == len(cells)  # no panel lies on another
+    assert max(x for x, _ in cells) < 24
+    families = {name for _, name, *_ in METRICS}
+    shown = {
+        name for name in families for asked in every if re.fullmatch(f"{name}(_total|_bucket|_sum|_count)?", asked)
+    }
+    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    (left_out,) = re.findall(r"grafana_dashboard\.json` shows them all but (.*?)\.\s", text, re.DOTALL)
+    assert {name.removesuffix("_total") for name in re.findall(r"`(\w+)`", left_out)} == families - shown
+
+
+def covered(x: int, y: int, w: int, h: int) -> list[tuple[int, int]]:
+    """The cells of Grafana's grid that a panel covers."""
+    return [(x + i, y + j) for i in range(w) for j in range(h)]
+
+
+def test_every_metric_stands_in_the_table_of_the_document() -> None:
+    path = ROOT / "docs" / "operating.md"
+    if not path.exists():
+        pytest.skip("needs the source tree")
+    listed: set[str] = set()
+    for row in re.findall(r"^\| (`adaptive_spec:.*?) \|", path.read_text(encoding="utf-8"), re.MULTILINE):
+        for name in re.findall(r"`(?:adaptive_spec:)?([\w{},]+)`", row):
+            first, *braces = re.split(r"[{}]", name)
+            middles, last = (braces[0].split(","), braces[1]) if braces else ([""], "")
+            listed |= {first + middle + last for middle in middles}
+    assert listed == {name + ("_total" if kind == "counter" else "") for kind, name, *_ in METRICS}
 
 
 def test_a_real_prometheus_scrapes_it(tmp_path: Path) -> None:

@@ -134,7 +134,9 @@ BAD = {
     "wrong type": (FIXED_3 + "guard: {margin: wide}\n", "guard.margin: must be a valid number"),
     "unknown policy": ("max_depth: 4\npolicy: {name: fixd}\n", "did you mean 'fixed'?"),
     "no mapping": ("- 1\n", "is a mapping"),
-    "empty": (" \n", "is empty"),
+    "no bytes": ("", "is empty; write at least the settings that differ from the defaults, as `mode: on`"),
+    "blanks": (" \n\t\n", "is empty"),
+    "comments": ("# max_depth: 4\n\n  # policy: {name: fixed, depth: 3}\n", "is empty"),
     "K": ("max_depth: 6\npolicy: {name: fixed, depth: 3}\n", "max_depth: is 4 and can't become 6"),
     "seed": (FIXED_3 + "seed: 7\n", "seed: is 0 and can't become 7"),
     "evidence": (

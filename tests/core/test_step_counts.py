@@ -45,11 +45,17 @@ def test_counts_equal_those_of_a_plain_loop(case) -> None:
     depth, shadow, outcomes = Counter(), Counter(), Counter()
     by_step, by_sequence, seconds_up_to = Counter(), Counter(), Counter()
     verified_at, accepted_at, reached_at = Counter(), Counter(), Counter()
-    off = explored_steps = drafts = wasted = 0
+    off = explored_steps = drafts = wasted = would_verify = would_accept = 0
     total = 0.0
     for decision, seconds, adapted, drafted, verified, accepted in made:
         counts.count_decision(decision, seconds, adapted)
         counts.count_outcome(drafted, verified, accepted)
+        if adapted is not None:
+            counts.count_shadow_outcome(decision.depth, adapted, verified, accepted)
+            for d, given_, v, a in zip(decision.depth, adapted, verified, accepted, strict=True):
+                if not given_:  # draft by draft: judged anyway, and kept by the decided depth
+                    would_verify += sum(k < d for k in range(v))
+                    would_accept += sum(k < d for k in range(a))
         name = decision.decided_by if decision.decided_by in DECIDED_BY else "other"
         by_step[name] += 1
         off += not any(decision.depth)
@@ -75,6 +81,7 @@ def test_counts_equal_those_of_a_plain_loop(case) -> None:
     assert counts.shadow_depth.tolist() == [shadow[k] for k in range(max_depth + 1)]
     assert {cell: n for cell, n in np.ndenumerate(counts.outcomes) if n} == dict(outcomes)
     assert (counts.drafted, counts.wasted) == (drafts, wasted)
+    assert (counts.shadow_verified, counts.shadow_accepted) == (would_verify, would_accept)
     assert (counts.off_steps, counts.explored_steps) == (off, explored_steps)
     assert +counts.steps == +by_step
     assert +counts.decided == +by_sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import socket
 from pathlib import Path
@@ -70,6 +71,21 @@ def test_steps_requests_and_faults_are_counted() -> None:
     assert counts.seconds.sum() == 1
     assert counts.faults == {"observe": 1}
     assert (watcher.upkeep.model_name, watcher.upkeep.engine) == ("first name", "2")
+
+
+@pytest.mark.parametrize("adapted", [[False, False, False], [True, False, True], [True, True, True]])
+def test_what_would_have_been_accepted_is_counted_where_depths_were_not_given(adapted: list[bool]) -> None:
+    watcher = make()
+    decision = Decision(1, np.arange(3), np.array([0, 2, 5]), 5)
+    verified, accepted = np.array([4, 4, 4]), np.array([3, 3, 1])
+    said = dataclasses.replace(report(adapted), decision=decision, verified=verified, accepted=accepted)
+    watcher.step(said)
+    watcher.step(dataclasses.replace(said, decision=None))  # after a fault
+    watcher.idle()
+    counts = watcher.upkeep.counts
+    would = [(v, a) for (v, a), given in zip([(0, 0), (2, 2), (4, 1)], adapted, strict=True) if not given]
+    assert (counts.shadow_verified, counts.shadow_accepted) == tuple(np.sum(would, axis=0) if would else (0, 0))
+    assert counts.outcomes[4, 3] == 4  # as it was, whoever was given what
 
 
 @pytest.mark.parametrize("look", ["tick", "idle", "close"])
