@@ -52,7 +52,8 @@ class PassReader:
             requests.restart(live[request_id])
         roster = requests.roster(list(output.num_scheduled_tokens))
         total: int = output.total_num_scheduled_tokens
-        sequences, ending = len(roster), ()
+        sequences = len(roster)
+        ending: tuple[int, ...] = ()
         drafting: Roster = roster
         if left is not None and left.roster is roster and total == sequences + left.made:
             # The common case: whoever was to decode does, with all drafts that were left, and nobody else.

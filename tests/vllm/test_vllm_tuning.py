@@ -120,3 +120,14 @@ def test_the_front_end_stops_before_a_model_is_loaded(
     assert own == {"tuning_file": str(file), "max_depth": TuningConfig.load(file).max_depth}
     # Hidden states are no drafts: vLLM calls one of them speculative, and there is nothing to adapt.
     front_end(file, monkeypatch, "extract_hidden_states", 1)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "# mode: shadow\n", "---\n"])
+def test_a_file_that_was_cut_short_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """By the defaults, it would put depths into effect where they were only to be watched."""
+    file = tmp_path / "tuning.yaml"
+    file.write_text(text)
+    with pytest.raises(TuningError, match="is empty"):
+        load_tuning(str(file), 4)
+    with pytest.raises(TuningError, match="is empty"):
+        front_end(file, monkeypatch, "ngram", 4)
