@@ -76,7 +76,7 @@ def test_a_measured_profile_s_interpolation_is_refused_since_none_is_measured(
 
 
 @pytest.mark.parametrize("most", [1, 2, 4, 6, 8, 9])
-@pytest.mark.parametrize("text", ["", "max_depth: 12\n", "max_depth: 3\n", *DEEP])
+@pytest.mark.parametrize("text", ["mode: on\n", "max_depth: 12\n", "max_depth: 3\n", *DEEP])
 def test_whatever_a_file_says_it_fits_or_says_why(tmp_path: Path, text: str, most: int) -> None:
     file = tmp_path / "tuning.yaml"
     file.write_text(text)
@@ -122,7 +122,7 @@ def test_the_front_end_stops_before_a_model_is_loaded(
     front_end(file, monkeypatch, "extract_hidden_states", 1)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "# mode: shadow\n", "---\n"])
+@pytest.mark.parametrize("text", ["", " \n", "# mode: shadow\n"])
 def test_a_file_that_was_cut_short_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """By the defaults, it would put depths into effect where they were only to be watched."""
     file = tmp_path / "tuning.yaml"
