@@ -273,8 +273,8 @@ class DepthControl:
         self.verified += counted.all_verified
         self.accepted += counted.all_accepted
         passed.bring(counted.worth, counted.emitted)
-        connector = getattr(results, "kv_connector_output", None)
-        if connector is not None and connector.invalid_block_ids:  # vLLM takes back what rested on these
+        # vLLM takes back what rested on KV blocks that couldn't be loaded.
+        if getattr(getattr(results, "kv_connector_output", None), "invalid_block_ids", None):
             self._out_of_date = True
         decided = passed.decided
         if decided is not None:

@@ -34,7 +34,8 @@ class StepPlanner:
     asynchronous : bool
         Whether steps are scheduled before the results of the one before are there.
     clock : callable
-        Seconds."""
+        Seconds.
+    """
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ for version in "${@:-0.28.0 0.31.0 0.33.0}"; do
         echo "vLLM $one"
         "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/vllm/test_vllm_setup.py \
             tests/vllm/test_vllm_scheduler.py tests/vllm/test_vllm_sessions.py \
+            tests/vllm/test_vllm_accounting.py tests/vllm/test_vllm_reload.py \
             tests/vllm/test_vllm_state_machine.py || status=1
     done
 done
