@@ -266,7 +266,9 @@ def test_a_server_starts_without_a_temporary_folder(
     monkeypatch.setattr(plugin, "_check_overrides_before_streams", lambda: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     config = SimpleNamespace(
-        speculative_config=object(), scheduler_config=SimpleNamespace(scheduler_cls=None), additional_config={}
+        speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=8),
+        scheduler_config=SimpleNamespace(scheduler_cls=None),
+        additional_config={},
     )
     assert plugin._with_adaptive_scheduler(lambda arguments: config, None) is config
     assert config.scheduler_config.scheduler_cls

@@ -127,16 +127,19 @@ def test_a_trial_plays_what_is_believed_best() -> None:
     assert len(arms[False]) > 1
 
 
-def test_a_trial_drafts_though_off_is_believed_best() -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_a_trial_drafts_though_off_is_believed_best(seed: int) -> None:
     """Otherwise it would be no trial, and nothing but off would ever be learned."""
-    steep = Curve({1: 3.0, 2: 6.0})
+    steep = Curve({1: 3.0, 16: 48.0, 17: 60.0})  # a draft that is sure to be right takes as long as four tokens
     policy = bandit()
-    goodput(policy, steep, 16, 400, seed=0)
+    goodput(policy, steep, 16, 400, seed=seed)
     texts = Texts(16, seed=1)
     policy._block = policy._timing = None
-    decision = policy.decide(dataclasses.replace(texts.next(), trial=True), texts, None)
-    assert policy.ranking_[4][0].argmax() == len(policy.prices_) - 1
-    assert decision.depth.any()
+    view = texts.next()
+    calm = copy.deepcopy(policy)
+    calm._calm = 2  # plays what it believes best: no drafts, or a price at which nothing is bought
+    assert not calm.decide(view, texts, None).depth.any()
+    assert policy.decide(dataclasses.replace(view, trial=True), texts, None).depth.any()
 
 
 def test_a_block_that_was_begun_before_the_trial_is_no_part_of_it() -> None:
