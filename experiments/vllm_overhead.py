@@ -27,8 +27,8 @@ from rich.table import Table
 from adaptive_spec.step import Decision, Outcome, StepTime, StepView
 
 DEPTH, OFFERED = 4, 6
-# Verification is all but free up to any number of positions, so that every request gets its full depth.
-PROFILE = {"verify_ms_by_tokens": {"1": 30.0, "65536": 30.1}}
+# Verification and drafting are all but free, so that every request gets its full depth.
+PROFILE = {"verify_ms_by_tokens": {"1": 30.0, "65536": 30.1}, "draft_ms_per_depth_by_requests": {"1": 0.0001}}
 
 
 class IdleController:

@@ -109,3 +109,16 @@ def test_the_sweep_prints_a_table_within_its_time(models: tuple[Path, Path], tmp
         assert measured == settings - {setting for setting, c in left_out if c == concurrency}
     assert "doesn't have it for this drafter" in left_out["adaptive verification", 0]  # it needs a GPU
     assert report["schedule"][0][0] == 1
+
+
+def test_what_the_plugin_costs_is_measured_on_schedulers_that_do_the_same_work() -> None:
+    """The command stops if one of them drafts less than stock."""
+    command = [sys.executable, "-m", "adaptive_spec.experiments.vllm_overhead", "--json"]
+    command += ["--requests", "12", "--steps", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(done.stdout.strip().splitlines()[-1])
+    assert set(rows) == {"ngram, synchronous", "draft_model, synchronous", "draft_model, asynchronous"}
+    for row in rows.values():
+        assert {"stock", "hooks", "plugin", "hooks above stock", "plugin above stock"} <= set(row)
+        assert all(row[name] > 0 for name in ("stock", "hooks", "plugin"))
