@@ -39,7 +39,6 @@ from adaptive_spec.experiments.vllm_engine import EngineProcess, Schedule
 NONE, TABLE, OFF, OURS = "none", "dynamic-sd", "plugin at depth 0", "plugin"
 TUNED_DEPTHS = (0, 1, 2, 3, 4, 5, 7)
 TUNING = "max_depth: {k}\nlearned: {{file: null}}\nmetrics: {{enabled: false}}\nreload: {{enabled: false}}\n"
-DTYPES = ("bfloat16", "float32")
 CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "auto"}
 
 
@@ -244,6 +243,8 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the plugin with no speculation, fixed depths and Dynamic SD on a real vLLM."""
+    from adaptive_spec.experiments.smollm2_folder import DTYPES
+
     console = Console(stderr=True)
     try:
         concurrencies, depths = numbers(concurrency, "--concurrency"), numbers(fixed, "--fixed")

@@ -62,8 +62,7 @@ def _load(path: Path) -> TuningConfig:
     """A tuning whose files can be read, too; TuningError if it can't serve."""
     tuning = TuningConfig.load(path)
     if problems := unusable_files(tuning.cost):
-        file = TuningFile.read(path)
-        raise TuningError("\n".join(file.problem(problem.location, problem.message) for problem in problems))
+        raise TuningFile.read(path).error(problems)
     return tuning
 
 
