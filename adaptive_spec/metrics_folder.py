@@ -15,8 +15,9 @@ import os
 import struct
 import tempfile
 import time
+from collections.abc import Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from adaptive_spec.metrics import MetricsCollector
 
@@ -77,17 +78,23 @@ class SeriesFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._content = bytearray(HEADER)
         self._positions: dict[str, int] = {}
-        new = path.with_suffix(".new")  # readers look for *.db, and never find half a header
-        self._file = open(new, "wb", buffering=0)  # noqa: SIM115
+        self._file = self._begin()
+
+    def _begin(self) -> IO[bytes]:
+        """Put a new file with what there is in the place of the old one, and return it."""
+        new = self._path.with_suffix(".new")  # readers look for *.db, and never find half a header
+        file = open(new, "wb", buffering=0)  # noqa: SIM115
         try:
-            self.write()
-            os.replace(new, path)
+            self._write_to(file)
+            os.replace(new, self._path)
         except BaseException:
-            self._file.close()
+            file.close()
             new.unlink(missing_ok=True)
             raise
+        return file
 
     def set(self, key: str, value: float, now: float) -> None:
         """Set a value, to be written with the others."""
@@ -98,6 +105,24 @@ class SeriesFile:
             self._positions[key] = len(self._content) - 16
         struct.pack_into("dd", self._content, self._positions[key], value, now)
 
+    def retain(self, keys: Set[str]) -> None:
+        """Forget all other keys, for readers too.
+
+        Raises
+        ------
+        OSError
+            If there is no room for a file without them; readers keep those that there were.
+        """
+        if self._positions.keys() <= keys:
+            return
+        content, positions = self._content, self._positions
+        self._content, self._positions = bytearray(HEADER), {}
+        for key, position in positions.items():
+            if key in keys:
+                self.set(key, *struct.unpack_from("dd", content, position))
+        old, self._file = self._file, self._begin()
+        old.close()
+
     def write(self) -> None:
         """Bring the file up to date; readers know of new keys only once all of them are there.
 
@@ -106,15 +131,15 @@ class SeriesFile:
         OSError
             If there is no room for a new key; readers keep those that there were.
         """
+        self._write_to(self._file)
+
+    def _write_to(self, file: IO[bytes]) -> None:
         struct.pack_into("i", self._content, 0, len(self._content))
         content = bytes(self._content)
-        self._write_at(HEADER, content[HEADER:])
-        self._write_at(0, content[:HEADER])
-
-    def _write_at(self, position: int, content: bytes) -> None:
-        self._file.seek(position)
-        while content:
-            content = content[self._file.write(content) :]
+        for position, part in ((HEADER, content[HEADER:]), (0, content[:HEADER])):
+            file.seek(position)
+            while part:
+                part = part[file.write(part) :]
 
     def close(self) -> None:
         """Close the file; it stays for the readers."""
@@ -151,6 +176,7 @@ class MetricsFolder:
     def write(self) -> None:
         """Bring the files up to date; OSError if there is no room for what is new."""
         now = time.time()
+        gauges: set[str] = set()
         for family in self._collector.collect():
             file = self._files[family.type]
             below: dict[tuple[str, ...], float] = {}  # the bucket before, of each histogram
@@ -165,7 +191,11 @@ class MetricsFolder:
                         value = sample.value
                 else:
                     value = sample.value
-                file.set(self._key(family, sample), value, now)
+                key = self._key(family, sample)
+                file.set(key, value, now)
+                if family.type == "gauge":
+                    gauges.add(key)
+        self._files["gauge"].retain(gauges)  # a policy that was changed for another, say; counters stay
         for file in self._files.values():
             file.write()
 

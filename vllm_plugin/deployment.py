@@ -47,7 +47,7 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
 
     Raises
     ------
-    ValueError
+    TuningError
         If the tuning file is wrong, or asks for what can't be had inside vLLM.
     """
     try:
@@ -59,12 +59,14 @@ def make_control(scheduler: Any, clock: Callable[[], float] = time.perf_counter)
         return None
     if drafter is None:
         return None
-    tuning = load_tuning(path, most)
-    names = evidence(tuning, drafter, bool(scheduler.vllm_config.scheduler_config.async_scheduling))
+    known = drafter.evidence(bool(scheduler.vllm_config.scheduler_config.async_scheduling))
+    tuning = load_tuning(path, most, known)
+    wanted = tuning.acceptance.evidence
+    names = tuple(name for name in known if wanted is None or name in wanted)
     try:
         control = _control(scheduler, drafter, tuning, names, clock)
         control.watcher = watch(
-            control, tuning, path, scheduler.vllm_config, adjust=lambda edited: fitted(edited, most)
+            control, tuning, path, scheduler.vllm_config, adjust=lambda edited: fitted(edited, most, known)
         )
     except TuningError:
         raise
@@ -158,27 +160,6 @@ def graph_remark(vllm_config: Any, drafter: Drafter) -> str | None:
         'that only verification becomes shallower; --compilation-config \'{"cudagraph_mode": "PIECEWISE"}\' lets it '
         "draft less"
     )
-
-
-def evidence(tuning: TuningConfig, drafter: Drafter, asynchronous: bool) -> tuple[str, ...]:
-    """Names of the evidence to use: what the plugin knows, as far as the tuning file wants it.
-
-    Raises
-    ------
-    ValueError
-        If it wants what the plugin doesn't know.
-    """
-    # With asynchronous scheduling, the text that the drafts rest on isn't there yet when depths are decided.
-    matched = ("matched_length",) if drafter.looks_up and not asynchronous else ()
-    known = (*matched, "last_accepted", "age")
-    wanted = tuning.acceptance.evidence
-    if wanted is None:
-        return known
-    if unknown := [name for name in wanted if name not in known]:
-        raise ValueError(
-            f"acceptance.evidence asks for {unknown[0]!r}; inside vLLM there is {', '.join(known)} for {drafter.method}"
-        )
-    return tuple(name for name in known if name in wanted)
 
 
 def identity(vllm_config: Any, drafter: Drafter) -> dict[str, str]:

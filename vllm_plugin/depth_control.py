@@ -180,22 +180,23 @@ class DepthControl:
         under_way = self._placeholders(roster, requests) if self.asynchronous else NO_COUNTS
         produced, limit, written = tables.room(roster, offered, under_way)
         if self.mode == "off":
-            depth = np.zeros(len(roster), dtype=np.int64)
+            wanted = np.zeros(len(roster), dtype=np.int64)
         else:
             if tables.texts is not None:
                 tables.texts.make_ready(roster, requests)
-            depth = self.planner.begin(roster, produced, offered, limit, prefill)
-        if self.steers:
-            if tables.unadapted and self.mode != "off":
-                depth = np.where(roster.adapted, depth, offered)
-            else:
-                self.planner.in_effect()
-            over = np.flatnonzero(depth < offered)
+            wanted = self.planner.begin(roster, produced, offered, limit, prefill)
+        if not self.steers:
+            wanted = limit = offered
+        elif tables.unadapted and self.mode != "off":
+            wanted, limit = np.where(roster.adapted, np.minimum(wanted, limit), offered), offered
+        else:
+            self.planner.in_effect()
+        depth, over, made = tables.cut(wanted, limit, offered)
+        if len(over):
             # A new list: with asynchronous scheduling all requests share one list of placeholders.
             for i, most in zip(over.tolist(), depth[over].tolist(), strict=True):
                 requests[i].spec_token_ids = (drafts[i] if drafts else requests[i].spec_token_ids)[:most]
-        left = depth if self.steers else offered
-        self._left = DraftsLeft(roster, produced, left, int(np.add.reduce(left)), written)
+        self._left = DraftsLeft(roster, produced, depth, made, written)
 
     def _on_table(self, roster: Roster, requests: list[Any]) -> tuple[list[list[int]], IntArray]:
         """Drafts on the table of each request, as far as they were looked at, and how many there are, shape (B,)."""

@@ -57,6 +57,12 @@ class Drafter:
         """Whether drafts are what followed the end of the text where it stood there before."""
         return self.method in _TABLE
 
+    def evidence(self, asynchronous: bool) -> tuple[str, ...]:
+        """Names of what the plugin knows of the drafts before they are made, under this scheduling."""
+        # With asynchronous scheduling, the text that the drafts rest on isn't there yet when depths are decided.
+        matched = ("matched_length",) if self.looks_up and not asynchronous else ()
+        return (*matched, "last_accepted", "age")
+
     def describe(self) -> str:
         """Say in one sentence what the drafter does at a lower depth."""
         if self.drafts_fewer:

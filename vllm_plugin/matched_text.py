@@ -14,6 +14,7 @@ from adaptive_spec.vllm_plugin.roster import Roster
 
 LONGEST = 32_768  # tokens kept of one text; of a longer one, its end
 BUCKETS = 4096  # of the hash of two tokens, for each text
+NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class MatchedText:
@@ -78,9 +79,11 @@ class MatchedText:
         self.length[row] = 1
         self._ready = None
 
-    def clear(self) -> None:
-        """Read all texts anew."""
-        for row in np.flatnonzero(self._number >= 0).tolist():
+    def clear(self, keep: IntArray = NO_ROWS) -> None:
+        """Read all texts anew, but for those of the rows to keep."""
+        kept = self._number >= 0
+        kept[keep] = False
+        for row in np.flatnonzero(kept).tolist():
             self.forget(row)
 
     def make_ready(self, roster: Roster, requests: Sequence[Any]) -> None:
@@ -89,8 +92,7 @@ class MatchedText:
             return
         missing = np.flatnonzero(self._number[roster.row] < 0).tolist()
         if len(missing) > len(self._free):  # the others hold theirs, though they don't decode
-            self.clear()
-            missing = list(range(len(roster)))
+            self.clear(keep=roster.row)
         for i in missing:
             self._begin(int(roster.row[i]), requests[i].all_token_ids)
         self._ready = roster

@@ -74,8 +74,8 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
             "%s is set, but vLLM was started without speculative decoding; give it --speculative-config", VARIABLE
         )
         return config
-    tuning = _tuning(path, config.speculative_config)
     scheduler = config.scheduler_config
+    tuning = _tuning(path, config.speculative_config, bool(scheduler.async_scheduling))
     if scheduler.scheduler_cls not in (None, PATH):
         logger.warning(
             "%s is set, but so is vLLM's scheduler_cls (%s), which stays; name %s there instead",
@@ -102,17 +102,17 @@ def _with_adaptive_scheduler(create: Any, arguments: Any, *args: Any, **kwargs: 
     return config
 
 
-def _tuning(path: str, speculative: Any) -> TuningConfig:
+def _tuning(path: str, speculative: Any, asynchronous: bool) -> TuningConfig:
     """The tuning as the engine will have it; as it stands in the file where there is nothing to adapt."""
     from adaptive_spec.config import TuningConfig
     from adaptive_spec.vllm_plugin.drafters import drafter_of
     from adaptive_spec.vllm_plugin.vllm_tuning import load_tuning
 
     try:
-        drafter_of(speculative)
+        drafter = drafter_of(speculative)
     except ValueError:
         return TuningConfig.load(path)
-    return load_tuning(path, speculative.num_speculative_tokens)
+    return load_tuning(path, speculative.num_speculative_tokens, drafter.evidence(asynchronous))
 
 
 def _check_overrides_before_streams() -> None:

@@ -28,7 +28,7 @@ def room_left(
     Returns
     -------
     tuple
-        Confirmed output tokens and the limit of each, shape (B,), and the sum of the former. A limit may be negative.
+        Confirmed output tokens and the limit of each, shape (B,), and the sum of the former.
     """
     count = len(row)
     if not count == len(before_last) == len(offered) or len(under_way) not in (0, count):
@@ -43,38 +43,91 @@ def room_left(
         left = before_last[i] - mine[i]
         if len(under_way):
             left -= under_way[i]
-        limit[i] = min(left, offered[i])
+        limit[i] = max(min(left, offered[i]), 0)
     return mine, limit, written
 
 
-@compiled(f"float64[:,::1]({WHOLE}, {WHOLE}, {WHOLE}, {WHOLE}, {WHOLE})")
-def evidence_of(
-    row: IntArray, age: IntArray, last_accepted: IntArray, matched_length: IntArray, source: IntArray
-) -> FloatArray:
-    """The columns of evidence of requests, shape (F, B).
+@compiled(f"Tuple((int64[::1], int64[::1], int64))({WHOLE}, {WHOLE}, {WHOLE})")
+def cut_drafts(wanted: IntArray, limit: IntArray, offered: IntArray) -> tuple[IntArray, IntArray, int]:
+    """How many of its drafts on the table each request keeps, and whose drafts must be cut for it.
 
     Parameters
     ----------
-    row, age : int array, shape (B,)
-        Of the requests.
+    wanted, limit, offered : int array, shape (B,)
+        Depth that was decided; drafts that may be verified at most; drafts on the table.
+
+    Returns
+    -------
+    tuple
+        What each keeps, shape (B,): the least of the three; places of those with more on the table; sum of the first.
+    """
+    count = len(wanted)
+    if not count == len(limit) == len(offered):
+        raise ValueError("a roster's requests must have one number each")
+    depth, over = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    num_over = made = 0
+    for i in range(count):
+        depth[i] = min(wanted[i], limit[i], offered[i])
+        made += depth[i]
+        if depth[i] < offered[i]:
+            over[num_over] = i
+            num_over += 1
+    return depth, over[:num_over], made
+
+
+@compiled(
+    "Tuple((float64[:,::1], int64[::1], int64[::1]))"
+    f"({WHOLE}, {WHOLE}, {WHOLE}, {WHOLE}, int64, {WHOLE}, {WHOLE}, {WHOLE})"
+)
+def view_of(
+    row: IntArray,
+    prompt: IntArray,
+    before_last: IntArray,
+    age: IntArray,
+    to_come: int,
+    last_accepted: IntArray,
+    matched_length: IntArray,
+    source: IntArray,
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """What is known of requests before their drafts are made.
+
+    Parameters
+    ----------
+    row, prompt, before_last : int array, shape (B,)
+        Of the requests' roster.
+    age : int array, shape (B,)
+        Confirmed output tokens.
+    to_come : int
+        Tokens that are sure to come for each before these drafts are verified.
     last_accepted, matched_length : int array, shape (capacity,)
         By row; of the latter shape (0,) where no column is taken from it.
     source : int array, shape (F,)
-        Which of the three a column is taken from: 0, 1 or 2.
+        Which of age, last_accepted and matched_length a column of the evidence is taken from: 0, 1 or 2.
+
+    Returns
+    -------
+    tuple
+        Columns of evidence, shape (F, B); tokens in the KV cache, shape (B,); drafts that each may have verified
+        before its last token, shape (B,), which may be negative.
     """
-    if len(row) != len(age):
+    count = len(row)
+    if not count == len(prompt) == len(before_last) == len(age):
         raise ValueError("a roster's requests must have one number each")
-    evidence = np.empty((len(source), len(row)))
+    evidence = np.empty((len(source), count))
+    context, limit = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    for i in range(count):
+        context[i] = prompt[i] + age[i]
+        limit[i] = before_last[i] - age[i] - to_come
     for column in range(len(source)):
         table = last_accepted if source[column] == 1 else matched_length
-        for i in range(len(row)):
+        for i in range(count):
             if source[column] == 0:
                 evidence[column, i] = age[i]
                 continue
             if not 0 <= row[i] < len(table):
                 raise ValueError("a row is outside the tables")
             evidence[column, i] = table[row[i]]
-    return evidence
+    return evidence, context, limit
 
 
 @compiled(

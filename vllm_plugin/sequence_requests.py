@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptive_spec import loops
 from adaptive_spec.step import BoolArray, FloatArray, IntArray
 from adaptive_spec.vllm_plugin.matched_text import MatchedText
 from adaptive_spec.vllm_plugin.roster import Roster
@@ -163,11 +164,19 @@ class SequenceRequests:
         alive: BoolArray = self.stamp[roster.row] == roster.stamp
         return None if alive.all() else alive
 
-    def evidence(self, row: IntArray, produced: IntArray, columns: tuple[str, ...]) -> FloatArray:
-        """What is known of these requests' next drafts, shape (B, F), column by column; names out of `EVIDENCE`."""
+    def view(
+        self, roster: Roster, produced: IntArray, to_come: int, columns: tuple[str, ...]
+    ) -> tuple[FloatArray, IntArray, IntArray]:
+        """Evidence of a roster's next drafts, shape (B, F), names out of `EVIDENCE`; its contexts and limits, (B,).
+
+        See :func:`~adaptive_spec.vllm_plugin.request_loops.view_of`.
+        """
         matched = NO_TABLE if self.texts is None else self.texts.length
-        evidence: FloatArray = self._loops.evidence_of(row, produced, self.last_accepted, matched, _sources(columns)).T
-        return evidence
+        evidence, context, limit = self._loops.view_of(
+            roster.row, roster.prompt, roster.before_last, produced, to_come, self.last_accepted, matched,
+            _sources(columns),
+        )  # fmt: skip
+        return evidence.T, context, limit
 
     def take_results(
         self, roster: Roster, judged: IntArray, emitted: IntArray
@@ -184,6 +193,11 @@ class SequenceRequests:
             roster.row, roster.before_last, offered, under_way, self.produced
         )
         return room
+
+    def cut(self, wanted: IntArray, limit: IntArray, offered: IntArray) -> tuple[IntArray, IntArray, int]:
+        """See :func:`~adaptive_spec.vllm_plugin.request_loops.cut_drafts`."""
+        cut: tuple[IntArray, IntArray, int] = self._loops.cut_drafts(loops.whole(wanted), limit, offered)
+        return cut
 
     def _gather(self, ids: list[str], row: IntArray | None = None) -> Roster:
         if row is None:

@@ -60,7 +60,7 @@ class StepPlanner:
     def begin(
         self, roster: Roster, produced: IntArray, offered: IntArray, limit: IntArray, prefill: tuple[int, int]
     ) -> IntArray:
-        """The depth of each decoding request in the step that begins, shape (B,), nowhere over the drafts on offer.
+        """The depth of each decoding request in the step that begins, shape (B,); a plan's may be over its limit.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class StepPlanner:
         produced : int array, shape (B,)
             Their confirmed output tokens.
         offered, limit : int array, shape (B,)
-            Drafts on the table, and how many of them may be verified; a negative limit counts as 0.
+            Drafts on the table, and how many of them may be verified.
         prefill : tuple of int
             Tokens of prompts that the step is likely to carry, and prompts likely to end in it.
         """
@@ -82,23 +82,22 @@ class StepPlanner:
         if planned is None:  # a hook failed when these drafts were asked for: as stock vLLM has it, then
             return offered
         more = prefill[0] - self._prefill[0]
-        np.maximum(limit, 0, out=limit)
         if more > 0 and more > REVISE_FROM * (len(roster) + int(limit.sum()) + self._prefill[0]):
             decision = self.controller.revise(planned.decision, self._view(roster, produced, limit, prefill, offered))
             seconds = planned.seconds + self._clock() - began
             self._current = DecidedDepths(decision, roster, offered, seconds)
-            return np.minimum(decision.depth, limit)
+            return decision.depth
         self._current = planned
         row, planned_row = roster.row, planned.roster.row
         if planned.roster is roster:
             planned.offered = offered
-            return np.minimum(planned.decision.depth, limit)
+            return planned.decision.depth
         capacity = self._requests.capacity
         depth, on_table = np.zeros(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)
         depth[planned_row] = planned.decision.depth
         on_table[row] = offered
         planned.offered = on_table[planned_row]
-        return np.minimum(depth[row], limit)
+        return depth[row]
 
     def in_effect(self) -> None:
         """The depths that :meth:`begin` returned are what the step verifies at most, for every request."""
@@ -135,12 +134,8 @@ class StepPlanner:
             return 0
         if not self._drafter.plans_early:
             return self._deepest(drafting)
-        # In flight are this step's token for sure and, with asynchronous scheduling, one of the step before;
-        # what else they bring is known when the next step begins, and cut off then.
-        limit = drafting.before_last - produced
-        limit -= 1 + self._asynchronous  # the controller keeps it within 0..K
         began = self._clock()
-        decision = self.controller.plan(self._view(drafting, produced, limit, self._prefill, limit))
+        decision = self.controller.plan(self._view(drafting, produced, None, self._prefill, None))
         self._ahead = DecidedDepths(decision, drafting, NO_COUNTS, self._clock() - began)
         return self._max_depth if self._any_unadapted(drafting) else int(decision.draft_depth)
 
@@ -160,14 +155,25 @@ class StepPlanner:
         self._ahead = self._current = None
 
     def _view(
-        self, roster: Roster, produced: IntArray, limit: IntArray, prefill: tuple[int, int], drafts: IntArray
+        self,
+        roster: Roster,
+        produced: IntArray,
+        limit: IntArray | None,
+        prefill: tuple[int, int],
+        offered: IntArray | None,
     ) -> StepView:
-        """The step as the controller sees it; `drafts` is what those bring along that keep vLLM's own depth."""
-        evidence = self._requests.evidence(roster.row, produced, self._evidence)
-        view = StepView(roster.row, limit, roster.prompt + produced, evidence, roster.weight, *prefill)
+        """The step as the controller sees it; of the next step, limit and drafts on offer aren't known yet."""
+        # In flight are this step's token for sure and, with asynchronous scheduling, one of the step before;
+        # what else they bring is known when the next step begins, and cut off then.
+        to_come = 1 + self._asynchronous
+        evidence, context, ahead = self._requests.view(roster, produced, to_come, self._evidence)
+        if limit is None:
+            limit = ahead  # the controller keeps it within 0..K
+        view = StepView(roster.row, limit, context, evidence, roster.weight, *prefill)
         if self._requests.unadapted:
             # They are pinned to what the controller may give; what vLLM verifies beyond it are positions, too.
             pinned = np.clip(limit, 0, self.controller.max_depth)
+            drafts = limit if offered is None else offered
             beyond = np.maximum(np.minimum(drafts, self._max_depth) - pinned, 0)
             view.carried_drafts = int(beyond @ self._requests.stock[roster.row])
         return view

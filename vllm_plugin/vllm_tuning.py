@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from adaptive_spec.config import CostConfig, TuningConfig
 from adaptive_spec.tuning_file import InconsistentError, Problem, TuningFile
@@ -10,8 +11,14 @@ from adaptive_spec.tuning_file import InconsistentError, Problem, TuningFile
 logger = logging.getLogger(__name__)
 
 
-def load_tuning(path: str | None, most: int) -> TuningConfig:
-    """Read a deployment's tuning file for an engine with so many drafts; without one, the defaults hold.
+def load_tuning(path: str | None, most: int, known: Sequence[str]) -> TuningConfig:
+    """Read a deployment's tuning file for an engine; without one, the defaults hold.
+
+    Parameters
+    ----------
+    path : str, optional
+    most, known
+        As :func:`fitted` has them.
 
     Raises
     ------
@@ -25,7 +32,7 @@ def load_tuning(path: str | None, most: int) -> TuningConfig:
         file.refuse_empty()
     tuning = file.validate(TuningConfig)
     try:
-        fitting = fitted(tuning, most)
+        fitting = fitted(tuning, most, known)
     except InconsistentError as error:
         raise file.error(error.problems) from None
     if fitting.max_depth < tuning.max_depth:
@@ -33,8 +40,16 @@ def load_tuning(path: str | None, most: int) -> TuningConfig:
     return fitting
 
 
-def fitted(tuning: TuningConfig, most: int) -> TuningConfig:
+def fitted(tuning: TuningConfig, most: int, known: Sequence[str]) -> TuningConfig:
     """The tuning with no more depth than vLLM's ``num_speculative_tokens``.
+
+    Parameters
+    ----------
+    tuning : TuningConfig
+    most : int
+        vLLM's ``num_speculative_tokens``.
+    known : sequence of str
+        Evidence that there is of this engine's drafts.
 
     Raises
     ------
@@ -42,6 +57,9 @@ def fitted(tuning: TuningConfig, most: int) -> TuningConfig:
         If it names depths beyond, or asks for what the plugin hasn't.
     """
     problems = []
+    if unknown := [name for name in tuning.acceptance.evidence or () if name not in known]:
+        message = f"{unknown[0]} isn't known of the drafts of this engine; inside vLLM, {', '.join(known)} are"
+        problems.append(Problem(("acceptance", "evidence"), message))
     if tuning.cost.interpolation != CostConfig().interpolation:
         message = (
             f"{tuning.cost.interpolation} is for the profile that the standalone engine measures, and inside vLLM none "

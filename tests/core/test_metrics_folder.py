@@ -140,6 +140,31 @@ def test_files_are_there_in_full_however_many_series_there_are(tmp_path: Path) -
     upkeep._end.detach()  # nothing is to be saved
 
 
+def test_gauges_with_nothing_more_to_tell_go_and_counters_stay(tmp_path: Path) -> None:
+    """After an edited tuning: another policy, without a guard."""
+    file, served = tmp_path / "tuning.yaml", tmp_path / "served"
+    served.mkdir()
+    upkeep = deploy(steps=20)
+    upkeep = Upkeep(upkeep.controller, upkeep.tuning, file=file, model_name="tiny", folder=served)
+    upkeep.tick(0.0)
+    first = read(served)
+    assert first == scrape(upkeep)
+    assert {dict(labels)["policy"] for name, labels in first if name.endswith("policy_info")} == {"roofline-budget"}
+    assert any(name.endswith("guard_on") for name, _ in first)
+    file.write_text(f"max_depth: {K}\npolicy: {{name: fixed, depth: 2}}\nguard: {{enabled: false}}\n")
+    for now in range(5, 30, 5):
+        upkeep.tick(float(now))
+    assert upkeep.generation == 2
+    found = read(served)
+    told = scrape(upkeep)
+    assert {key: found[key] for key in told} == told
+    more = {name for name, _ in found.keys() - told.keys()}
+    assert "adaptive_spec:guard_switches_total" in more
+    assert all(name.endswith("_total") for name in more)
+    assert {dict(labels)["policy"] for name, labels in found if name.endswith("policy_info")} == {"fixed"}
+    upkeep.close()
+
+
 def test_readers_find_whole_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two writes, be they cut short."""
     upkeep = deploy(steps=5)
@@ -267,7 +292,7 @@ def test_a_server_starts_without_a_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=8),
-        scheduler_config=SimpleNamespace(scheduler_cls=None),
+        scheduler_config=SimpleNamespace(scheduler_cls=None, async_scheduling=False),
         additional_config={},
     )
     assert plugin._with_adaptive_scheduler(lambda arguments: config, None) is config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 
 from adaptive_spec.config import TuningConfig
 from adaptive_spec.policy import policy_names
+from adaptive_spec.vllm_plugin.drafters import drafter_of
 from adaptive_spec.vllm_plugin.vllm_tuning import fitted
 
 TEXT = (resources.files("adaptive_spec.vllm_plugin") / "DEPLOY.md").read_text()
@@ -39,7 +41,7 @@ def known(section: type[BaseModel], prefix: str = "") -> set[str]:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_every_example_is_a_tuning_that_the_plugin_takes(block: str) -> None:
     tuning = TuningConfig.parse(block)
-    assert fitted(tuning, 8) == tuning
+    assert fitted(tuning, 8, drafter_of(SimpleNamespace(method="ngram")).evidence(asynchronous=False)) == tuning
 
 
 def test_every_setting_and_policy_has_an_example() -> None:

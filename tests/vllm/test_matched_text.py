@@ -139,6 +139,20 @@ def test_those_that_do_not_decode_make_room() -> None:
     assert len(made) == 0
 
 
+def test_those_that_decode_keep_their_texts_when_others_make_room() -> None:
+    """What is known of a long match is how far it was seen to grow, which reading the text anew forgets."""
+    made = MatchedText(2, 4 * ROOM)
+    made.reserve(5)
+    text = list(range(50))
+    made.make_ready(roster(0, 1), [request(text), request([1])])
+    for token in text:
+        extend(made, [0], [[token]])
+    assert made.length[0] == 50
+    made.make_ready(roster(2, 0), [request([2, 9, 2, 9]), request([])])  # nobody looks
+    assert made.length[[2, 0]].tolist() == [2, 50]
+    assert (made.tokens(1), made.tokens(0), made.tokens(2)) == ([], text + text, [2, 9, 2, 9])
+
+
 def test_a_text_is_read_once() -> None:
     made = texts({0: [1, 2, 1, 2]})
     known = roster(0)

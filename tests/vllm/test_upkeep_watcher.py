@@ -149,8 +149,10 @@ def test_what_the_engine_makes_of_the_file_is_done_to_edits_too(
     file = tmp_path / "tuning.yaml"
     file.write_text("max_depth: 12\npolicy: {name: fixed, depth: 2}\n")
 
-    tuning = load_tuning(str(file), 4)
-    watcher = watch(Control(tuning, 4), tuning, str(file), vllm_config(), adjust=lambda edited: fitted(edited, 4))
+    tuning = load_tuning(str(file), 4, ["age"])
+    watcher = watch(
+        Control(tuning, 4), tuning, str(file), vllm_config(), adjust=lambda edited: fitted(edited, 4, ["age"])
+    )
     for now in range(5):
         watcher.tick(float(now))
     assert not caplog.records

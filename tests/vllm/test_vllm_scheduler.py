@@ -227,9 +227,11 @@ def test_without_speculation_there_is_nothing_to_adapt(tmp_path: Path) -> None:
 def test_a_wrong_tuning_file_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(TuningError, match="max_dpeth"):
         start(tmp_path, "max_dpeth: 3\n")
-    with pytest.raises(ValueError, match="inside vLLM there is matched_length, last_accepted, age for ngram"):
+    with pytest.raises(
+        TuningError, match=r"yaml:1: acceptance.evidence: agreement .* matched_length, last_accepted, age"
+    ):
         start(tmp_path, "acceptance: {evidence: [agreement]}\n")
-    with pytest.raises(ValueError, match="inside vLLM there is last_accepted, age for draft_model"):
+    with pytest.raises(TuningError, match=r"yaml:1: acceptance.evidence: matched_length .* last_accepted, age are"):
         start(tmp_path, "acceptance: {evidence: [matched_length]}\n", method="draft_model")
 
 

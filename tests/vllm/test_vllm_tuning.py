@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from adaptive_spec.config import TuningConfig, TuningError
-from adaptive_spec.vllm_plugin import plugin
-from adaptive_spec.vllm_plugin.vllm_tuning import load_tuning
+from adaptive_spec.evidence import EVIDENCE
+from adaptive_spec.vllm_plugin import plugin, vllm_tuning
+from adaptive_spec.vllm_plugin.drafters import drafter_of
 
 DEEP = {  # with the line and the key that name the deepest depth, which is over 4, and that depth
     "policy:\n  name: batch-threshold\n  table: [[1, 8, 6], [9, null, 1]]\n": (3, "policy.table", 6),
@@ -21,6 +22,12 @@ DEEP = {  # with the line and the key that name the deepest depth, which is over
     "max_depth: 5\nfallback:\n  depth: 5\n": (3, "fallback.depth", 5),
 }
 deep = pytest.mark.parametrize("text", DEEP, ids=[f"{key} in line {line}" for line, key, _ in DEEP.values()])
+
+
+def load_tuning(file: str | None, most: int, method: str = "ngram", asynchronous: bool = False) -> TuningConfig:
+    """What an engine makes of a file."""
+    known = drafter_of(SimpleNamespace(method=method)).evidence(asynchronous)
+    return vllm_tuning.load_tuning(file, most, known)
 
 
 def check(error: TuningError, file: Path, text: str) -> None:
@@ -95,13 +102,15 @@ def test_without_a_file_the_defaults_fit() -> None:
     assert load_tuning(None, 3) == TuningConfig(max_depth=3)
 
 
-def front_end(file: Path, monkeypatch: pytest.MonkeyPatch, method: str, k: int) -> Any:
+def front_end(
+    file: Path, monkeypatch: pytest.MonkeyPatch, method: str, k: int, asynchronous: bool = False
+) -> Any:  # fmt: skip
     """What vLLM's front end makes of its configuration, long before a model is loaded."""
     monkeypatch.setenv(plugin.VARIABLE, os.path.relpath(file))
     monkeypatch.setattr(plugin, "_check_overrides_before_streams", lambda: None)
     made = SimpleNamespace(
         speculative_config=SimpleNamespace(method=method, num_speculative_tokens=k),
-        scheduler_config=SimpleNamespace(scheduler_cls=None),
+        scheduler_config=SimpleNamespace(scheduler_cls=None, async_scheduling=asynchronous),
         additional_config={},
     )
     return plugin._with_adaptive_scheduler(lambda _: made, object())
@@ -120,6 +129,29 @@ def test_the_front_end_stops_before_a_model_is_loaded(
     assert own == {"tuning_file": str(file), "max_depth": TuningConfig.load(file).max_depth}
     # Hidden states are no drafts: vLLM calls one of them speculative, and there is nothing to adapt.
     front_end(file, monkeypatch, "extract_hidden_states", 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "suffix"])
+def test_evidence_that_there_is_not_is_told_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, asynchronous: bool
+) -> None:
+    """In the front end already, and by what is known there: the method, and how steps are scheduled."""
+    file = tmp_path / "tuning.yaml"
+    there = {"last_accepted", "age"} | ({"matched_length"} if method == "ngram" and not asynchronous else set())
+    for name in EVIDENCE:
+        file.write_text(f"mode: on\nacceptance:\n  evidence: [age, {name}]\n".replace("[age, age]", "[age]"))
+        for load in (
+            lambda: load_tuning(str(file), 4, method, asynchronous),
+            lambda: front_end(file, monkeypatch, method, 4, asynchronous),
+        ):
+            if name in there:
+                load()
+                continue
+            with pytest.raises(TuningError) as error:
+                load()
+            assert str(error.value).startswith(f"{file}:3: acceptance.evidence: {name} isn't known of the drafts")
+            assert str(error.value).endswith("last_accepted, age are")
 
 
 @pytest.mark.parametrize("text", ["", " \n", "# mode: shadow\n"])
