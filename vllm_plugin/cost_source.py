@@ -111,7 +111,7 @@ def _named(key: str, read: Callable[[Any], T], value: Any) -> T:
     """Read what the tuning names; whatever is wrong with it is the tuning's fault."""
     try:
         return read(value)
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+    except (ValueError, TypeError, KeyError, OSError) as error:
         raise TuningError(f"cost.{key}: {value} can't be used: {error}") from error
 
 

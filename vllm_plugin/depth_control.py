@@ -192,10 +192,9 @@ class DepthControl:
         else:
             self.planner.in_effect()
         depth, over, made = tables.cut(wanted, limit, offered)
-        if len(over):
-            # A new list: with asynchronous scheduling all requests share one list of placeholders.
-            for i, most in zip(over.tolist(), depth[over].tolist(), strict=True):
-                requests[i].spec_token_ids = (drafts[i] if drafts else requests[i].spec_token_ids)[:most]
+        # A new list: with asynchronous scheduling all requests share one list of placeholders.
+        for i, most in zip(over.tolist(), depth[over].tolist(), strict=True):
+            requests[i].spec_token_ids = (drafts[i] if drafts else requests[i].spec_token_ids)[:most]
         self._left = DraftsLeft(roster, produced, depth, made, written)
 
     def _on_table(self, roster: Roster, requests: list[Any]) -> tuple[list[list[int]], IntArray]:

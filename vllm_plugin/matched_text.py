@@ -14,7 +14,6 @@ from adaptive_spec.vllm_plugin.roster import Roster
 
 LONGEST = 32_768  # tokens kept of one text; of a longer one, its end
 BUCKETS = 4096  # of the hash of two tokens, for each text
-NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class MatchedText:
@@ -79,12 +78,15 @@ class MatchedText:
         self.length[row] = 1
         self._ready = None
 
-    def clear(self, keep: IntArray = NO_ROWS) -> None:
-        """Read all texts anew, but for those of the rows to keep."""
-        kept = self._number >= 0
-        kept[keep] = False
-        for row in np.flatnonzero(kept).tolist():
+    def clear(self) -> None:
+        """Read all texts anew."""
+        for row in self._rows().tolist():
             self.forget(row)
+
+    def _rows(self) -> IntArray:
+        """Rows of which a text is kept."""
+        rows: IntArray = np.flatnonzero(self._number >= 0)
+        return rows
 
     def make_ready(self, roster: Roster, requests: Sequence[Any]) -> None:
         """Read the texts of those of these requests that none is kept of; both in the same order."""
@@ -92,7 +94,8 @@ class MatchedText:
             return
         missing = np.flatnonzero(self._number[roster.row] < 0).tolist()
         if len(missing) > len(self._free):  # the others hold theirs, though they don't decode
-            self.clear(keep=roster.row)
+            for row in np.setdiff1d(self._rows(), roster.row).tolist():
+                self.forget(row)
         for i in missing:
             self._begin(int(roster.row[i]), requests[i].all_token_ids)
         self._ready = roster

@@ -75,7 +75,7 @@ class StepPlanner:
         """
         began = self._clock()
         if not self._drafter.plans_early:
-            decision = self.controller.plan(self._view(roster, produced, limit, prefill, offered))
+            decision = self.controller.plan(self._view(roster, produced, prefill, limit, offered))
             self._current = DecidedDepths(decision, roster, offered, self._clock() - began)
             return decision.depth
         planned, self._ahead = self._ahead, None
@@ -83,7 +83,7 @@ class StepPlanner:
             return offered
         more = prefill[0] - self._prefill[0]
         if more > 0 and more > REVISE_FROM * (len(roster) + int(limit.sum()) + self._prefill[0]):
-            decision = self.controller.revise(planned.decision, self._view(roster, produced, limit, prefill, offered))
+            decision = self.controller.revise(planned.decision, self._view(roster, produced, prefill, limit, offered))
             seconds = planned.seconds + self._clock() - began
             self._current = DecidedDepths(decision, roster, offered, seconds)
             return decision.depth
@@ -135,7 +135,7 @@ class StepPlanner:
         if not self._drafter.plans_early:
             return self._deepest(drafting)
         began = self._clock()
-        decision = self.controller.plan(self._view(drafting, produced, None, self._prefill, None))
+        decision = self.controller.plan(self._view(drafting, produced, self._prefill))
         self._ahead = DecidedDepths(decision, drafting, NO_COUNTS, self._clock() - began)
         return self._max_depth if self._any_unadapted(drafting) else int(decision.draft_depth)
 
@@ -158,22 +158,21 @@ class StepPlanner:
         self,
         roster: Roster,
         produced: IntArray,
-        limit: IntArray | None,
         prefill: tuple[int, int],
-        offered: IntArray | None,
+        limit: IntArray | None = None,
+        offered: IntArray | None = None,
     ) -> StepView:
-        """The step as the controller sees it; of the next step, limit and drafts on offer aren't known yet."""
+        """The step as the controller sees it; of the next one, limits and drafts on offer aren't known yet."""
         # In flight are this step's token for sure and, with asynchronous scheduling, one of the step before;
         # what else they bring is known when the next step begins, and cut off then.
         to_come = 1 + self._asynchronous
         evidence, context, ahead = self._requests.view(roster, produced, to_come, self._evidence)
-        if limit is None:
-            limit = ahead  # the controller keeps it within 0..K
+        if limit is None or offered is None:
+            limit = offered = ahead  # the controller keeps it within 0..K
         view = StepView(roster.row, limit, context, evidence, roster.weight, *prefill)
         if self._requests.unadapted:
             # They are pinned to what the controller may give; what vLLM verifies beyond it are positions, too.
             pinned = np.clip(limit, 0, self.controller.max_depth)
-            drafts = limit if offered is None else offered
-            beyond = np.maximum(np.minimum(drafts, self._max_depth) - pinned, 0)
+            beyond = np.maximum(np.minimum(offered, self._max_depth) - pinned, 0)
             view.carried_drafts = int(beyond @ self._requests.stock[roster.row])
         return view

@@ -148,6 +148,14 @@ class _Config:
             raise ValueError(f"{self.where}: key {key!r} is {value!r}; it must be true or false")
         return value
 
+    def layers(self, key: str) -> list[int]:
+        value = self.values.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or any(isinstance(layer, bool) or not isinstance(layer, int) for layer in value):
+            raise ValueError(f"{self.where}: key {key!r} is {value!r}; it must be a list of layers, as [0, 1]")
+        return value
+
     def geometry(self) -> ModelGeometry:
         kind = self.values.get("model_type")
         if kind not in KNOWN_MODEL_TYPES:
@@ -237,7 +245,7 @@ class _Config:
             every = self.count("moe_layer_freq", default=1)
             return sum(1 for i in range(first, layers) if i % every == 0)
         every = self.count("decoder_sparse_step", default=1)
-        dense = self.values.get("mlp_only_layers") or []
+        dense = self.layers("mlp_only_layers")
         return sum(1 for i in range(layers) if i not in dense and (i + 1) % every == 0)
 
     def _shared_expert(self, kind: str, hidden: int, width: int, experts: int) -> int:

@@ -236,3 +236,28 @@ def test_a_broken_file_is_an_error_with_its_name(tmp_path):
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match=r"must hold a JSON object, not a list"):
         ModelGeometry.from_config(path)
+
+
+ODD = [None, True, -1, 3, 1.5, "a", "", [], [1], [[1]], ["a"], [True], {}, {"1": 2}]
+
+
+@pytest.mark.parametrize("config", [SMOLLM2_135M, QWEN15_MOE_A27B, QWEN3_235B, MIXTRAL_8X7B, DEEPSEEK_V3])
+def test_whatever_a_key_holds_it_is_read_or_a_value_error_names_the_file(config, tmp_path):
+    path = tmp_path / "config.json"
+    for key in {*config, "mlp_only_layers", "q_lora_rank", "decoder_sparse_step", "moe_layer_freq", "head_dim"}:
+        for value in ODD:
+            path.write_text(json.dumps({**config, key: value}))
+            said = f"{path}: key "
+            try:
+                ModelGeometry.from_config(path)
+            except ValueError as error:
+                said = str(error)
+            assert said.startswith(f"{path}: key ")
+
+
+@pytest.mark.parametrize("layers", [3, True, "a", {"1": 2}, ["a"], [True], [1.0]])
+def test_layers_without_experts_must_be_a_list(layers):
+    with pytest.raises(ValueError, match=r"config: key 'mlp_only_layers' is .* must be a list of layers"):
+        ModelGeometry.from_config({**QWEN3_235B, "mlp_only_layers": layers})
+    dense = ModelGeometry.from_config({**QWEN3_235B, "mlp_only_layers": [0, 1]})
+    assert dense.expert_layers == ModelGeometry.from_config(QWEN3_235B).expert_layers - 2

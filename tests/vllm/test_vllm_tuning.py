@@ -102,9 +102,7 @@ def test_without_a_file_the_defaults_fit() -> None:
     assert load_tuning(None, 3) == TuningConfig(max_depth=3)
 
 
-def front_end(
-    file: Path, monkeypatch: pytest.MonkeyPatch, method: str, k: int, asynchronous: bool = False
-) -> Any:  # fmt: skip
+def front_end(file: Path, monkeypatch: pytest.MonkeyPatch, method: str, k: int, asynchronous: bool = False) -> Any:
     """What vLLM's front end makes of its configuration, long before a model is loaded."""
     monkeypatch.setenv(plugin.VARIABLE, os.path.relpath(file))
     monkeypatch.setattr(plugin, "_check_overrides_before_streams", lambda: None)
