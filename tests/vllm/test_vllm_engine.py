@@ -11,41 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_scenes import NGRAM, SCENES, TEXTS, TIGHT
+from vllm_scenes import NGRAM, TEXTS, TIGHT
 
 pytest.importorskip("vllm.config", reason="vLLM isn't installed here")
 
+from engine_checks import check
+
 HERE = Path(__file__).parent
-
-
-def check(result: dict[str, Any], reference: dict[str, Any], scenes: list[str] = SCENES) -> None:
-    for scene in scenes:
-        got = result[scene]
-        if scene == "wrong override":
-            continue
-        wanted = reference[scene if scene in ("regex", "json") else "policy"]["texts"]
-        wanted = wanted[::2] if scene == "aborts" else wanted
-        assert got["texts"] == wanted, scene
-        assert got["left"] == 0, scene
-        if scene != "hooks failing":
-            assert got["faults"] == 0, scene
-            # Counted once, and as vLLM's own per-request metrics count.
-            assert (got["verified"], got["our_accepted"]) == (got.get("drafted", 0), got.get("accepted", 0)), scene
-        else:
-            assert got["faults"] > 0
-    if "off" in scenes:
-        assert result["off"]["verified"] == 0
-    if "mixed" in scenes:
-        assert result["mixed"]["ragged"] > 0
-    if "wrong override" in scenes:
-        assert "adaptive_spec.depth is 99; this server drafts 0 to 4 tokens" in result["refusal"]
-
-
-def check_passes(result: dict[str, Any], scenes: list[str]) -> None:
-    """vLLM's draft models make one pass a step for their KV cache, drafting or not, and one for each further token."""
-    for scene in scenes:
-        asked = dict(result[scene]["asked"])
-        assert result[scene]["draft_passes"] == sum(max(k, 1) * steps for k, steps in asked.items()), scene
 
 
 @pytest.mark.parametrize("room", ["ample", "tight"])
@@ -59,43 +31,6 @@ def test_ngram(run_engine: Callable[..., dict[str, Any]], reference: dict[str, A
     if room == "tight":
         assert result["deepest"]["preemptions"] > 0
         assert result["policy"]["chunked"] > 0
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
-@pytest.mark.parametrize("room", ["ample", "tight"])
-def test_draft_model(
-    run_engine: Callable[..., dict[str, Any]],
-    reference: dict[str, Any],
-    models: tuple[Path, Path],
-    asynchronous: bool,
-    room: str,
-) -> None:
-    draft = {"method": "draft_model", "model": str(models[1]), "num_speculative_tokens": 4}
-    result = run_engine(draft, asynchronous=asynchronous, **(TIGHT if room == "tight" else {}))
-    assert result["scheduler"] == ("AdaptiveAsyncScheduler" if asynchronous else "AdaptiveScheduler")
-    check(result, reference)
-    check_passes(result, [scene for scene in TEXTS if scene != "hooks failing"])
-    assert dict(result["off"]["asked"]).keys() == {0}
-    assert len(result["changing"]["asked"]) > 2  # it really drafts less deep, step by step
-    assert result["again"]["cached"] > 0
-    if room == "tight":
-        assert result["deepest"]["preemptions"] > 0
-        assert result["policy"]["chunked"] > 0
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
-def test_every_draft_of_the_target_itself_is_accepted(
-    run_engine: Callable[..., dict[str, Any]], reference: dict[str, Any], models: tuple[Path, Path], asynchronous: bool
-) -> None:
-    draft = {"method": "draft_model", "model": str(models[0]), "num_speculative_tokens": 4}
-    result = run_engine(draft, asynchronous=asynchronous)
-    check(result, reference)
-    plain = ["policy", "mixed", "changing", "deepest", "again"]
-    check_passes(result, [*plain, "off", "raising"])
-    for scene in plain:
-        assert result[scene]["accepted"] == result[scene]["drafted"], scene
-    for scene in ("mixed", "changing", "deepest"):  # the policy may find a drafter as slow as its target not worth it
-        assert result[scene]["verified"] > 0, scene
 
 
 @pytest.mark.parametrize("room", ["ample", "tight"])
