@@ -79,7 +79,7 @@ def unusable_files(config: CostConfig) -> list[Problem]:
             continue
         try:
             read(path)
-        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        except (ValueError, OSError) as error:
             message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             if not path.is_absolute():
                 message += f" (a relative path begins in the working directory of whoever reads it; here: {Path.cwd()})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,13 +77,22 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[transformers.P
     return reference, load_model(tmp_path, dtype="float32")[0]
 
 
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Threads of torch, which the kernels run on too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 def want(reference: transformers.PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         return reference(torch.tensor([tokens])).logits[0]
 
 
 def test_logits_equal_transformers_in_random_ragged_passes(
-    pair: tuple[transformers.PreTrainedModel, Model],
+    threads: int, pair: tuple[transformers.PreTrainedModel, Model]
 ) -> None:
     reference, model = pair
     rng = random.Random(5)
@@ -137,7 +147,7 @@ def test_logit_rows_choose_rows_in_the_order_asked(tmp_path: Path) -> None:
         torch.testing.assert_close(got, every[[one]], atol=1e-5, rtol=1e-5)
 
 
-def test_float32_rows_do_not_depend_on_the_batch_or_the_width(tmp_path: Path) -> None:
+def test_float32_rows_do_not_depend_on_the_batch_or_the_width(threads: int, tmp_path: Path) -> None:
     build("llama-gqa-tied", tmp_path)
     model, _ = load_model(tmp_path, dtype="float32")
     rng = random.Random(1)
