@@ -177,8 +177,7 @@ class DepthControl:
         drafts, offered = self._on_table(roster, requests)
         # Placeholders of the steps whose results are still to come count, accepted or not: so no draft is ever
         # verified for nothing because the request had reached its last token.
-        ahead = self.asynchronous and self.mode != "off"
-        under_way = self._placeholders(roster, requests) if ahead else NO_COUNTS
+        under_way = self._placeholders(roster, requests) if self.asynchronous else NO_COUNTS
         produced, limit, written = tables.room(roster, offered, under_way)
         if self.mode == "off":
             wanted = np.zeros(len(roster), dtype=np.int64)
